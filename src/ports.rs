@@ -187,7 +187,7 @@ pub enum LocalError {
 
 /// The kubelet process. Its end and its READY=1 come as inputs.
 pub trait Kubelet {
-    /// Starts it with this configuration and its flags, or with the unit's own.
+    /// Starts it with this configuration and its flags, or with the unit's own. A standby is it, or is ended.
     ///
     /// # Errors
     /// Why it cannot be started.
@@ -218,6 +218,13 @@ pub trait Preflight {
     /// Begins to judge, an earlier run is dropped; [`Input::PreflightDone`](crate::machine::Input) has the verdict and the
     /// ticket.
     fn judge(&mut self, ticket: Ticket, candidate: &Rendered);
+    /// The same by a kubelet that may then stand by: started with this configuration, and waiting for its lock file, it is what
+    /// [`Kubelet::start`] lets go on if that is what is to be started. An earlier standby is ended.
+    fn judge_for_standby(&mut self, ticket: Ticket, candidate: &Rendered) {
+        self.judge(ticket, candidate);
+    }
+    /// Ends the standby, if there is one or one is on its way; the verdict comes all the same.
+    fn discard_standby(&mut self) {}
     /// The same by the kubelet of this version in `--kubelet-versions-dir`; [`Input::PreflightWithDone`](crate::machine::Input)
     /// is the answer, an error if there is none that can be used. Played nodes have none and do not answer.
     fn judge_with(&mut self, _ticket: Ticket, _candidate: &Rendered, _version: &KubeletVersion) {}

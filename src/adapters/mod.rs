@@ -8,6 +8,7 @@ pub(crate) mod host;
 pub(crate) mod http;
 pub(crate) mod inotify;
 pub mod kube;
+pub mod kubelet_process;
 pub mod local_files;
 pub(crate) mod lock;
 pub(crate) mod log;

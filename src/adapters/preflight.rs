@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
+use super::kubelet_process::{self, StandbyKubelet};
 use super::metrics::Metrics;
 use super::ownership;
 use super::process::{self, Confinement, ProgramOutput};
@@ -85,10 +86,14 @@ pub(crate) struct KubeletPreflight {
     command: PreflightCommand,
     inputs: UnboundedSender<Input>,
     tested: SelfTest,
+    /// Whether it waits for a lock file before it does anything.
+    parks: SelfTest,
     metrics: Metrics,
     version: Arc<Mutex<Option<String>>>,
     /// `--kubelet-versions-dir`.
     versions_dir: Option<PathBuf>,
+    /// What may wait to be the next kubelet; `None`: nobody may.
+    standby: Option<StandbyKubelet>,
     run: Option<JoinHandle<()>>,
 }
 
@@ -100,8 +105,10 @@ impl KubeletPreflight {
         metrics: Metrics,
         version: Arc<Mutex<Option<String>>>,
         versions_dir: Option<PathBuf>,
+        standby: Option<StandbyKubelet>,
     ) -> Self {
-        Self { command, inputs, tested: SelfTest::default(), metrics, version, versions_dir, run: None }
+        let (tested, parks) = (SelfTest::default(), SelfTest::default());
+        Self { command, inputs, tested, parks, metrics, version, versions_dir, standby, run: None }
     }
 }
 
@@ -120,6 +127,38 @@ impl ports::Preflight for KubeletPreflight {
         }));
     }
 
+    fn judge_for_standby(&mut self, ticket: u64, candidate: &Rendered) {
+        let Some(standby) = self.standby.clone() else { return self.judge(ticket, candidate) };
+        if let Some(run) = self.run.take() {
+            run.abort();
+        }
+        let (command, inputs, candidate) = (self.command.clone(), self.inputs.clone(), candidate.clone());
+        let (tested, parks, metrics) = (self.tested.clone(), self.parks.clone(), self.metrics.clone());
+        standby.expect(ticket);
+        self.run = Some(tokio::spawn(async move {
+            let started = Instant::now();
+            let parked = match ensure_parks(&command, &tested, &parks).await {
+                Ok(()) => standby.park(ticket, &candidate).await,
+                Err(why) => Err(why),
+            };
+            let verdict = match parked {
+                Ok(output) => Verdict::Valid(classify::remarks(&output)),
+                Err(why) => {
+                    tracing::info!("no kubelet stands by, this one will be started anew: {why}");
+                    judge_tested(&command, &tested, &Candidate::from(&candidate)).await
+                }
+            };
+            metrics.preflight_took(started.elapsed().as_secs_f64());
+            let _ = inputs.send(Input::PreflightDone(ticket, verdict));
+        }));
+    }
+
+    fn discard_standby(&mut self) {
+        if let Some(standby) = &self.standby {
+            standby.discard();
+        }
+    }
+
     fn judge_with(&mut self, ticket: u64, candidate: &Rendered, version: &KubeletVersion) {
         if let Some(run) = self.run.take() {
             run.abort();
@@ -133,8 +172,9 @@ impl ports::Preflight for KubeletPreflight {
     }
 
     fn self_test(&mut self) {
-        self.tested = SelfTest::default(); // another binary than before
+        (self.tested, self.parks) = (SelfTest::default(), SelfTest::default()); // another binary than before
         let (command, tested, known) = (self.command.clone(), self.tested.clone(), self.version.clone());
+        let (parks, stands_by) = (self.parks.clone(), self.standby.is_some());
         let inputs = self.inputs.clone();
         tokio::spawn(async move {
             let found = version(&command.program, &command.args).await;
@@ -142,7 +182,12 @@ impl ports::Preflight for KubeletPreflight {
                 known.clone_from(&found);
             }
             let _ = inputs.send(found.map_or(Input::Tick, Input::KubeletVersion));
-            let _ = ensure_tested(&command, &tested).await; // asked again when it matters
+            // Asked again when it matters. Either run makes the throw-away certificates, which takes a kubelet 0.4 s, before the
+            // first change does.
+            if !stands_by || ensure_parks(&command, &tested, &parks).await.is_err() {
+                let _ = ensure_tested(&command, &tested).await;
+                let _ = command.run(None, &FlagOverrides::default(), &ConfigDir::Unit).await;
+            }
         });
     }
 }
@@ -192,6 +237,22 @@ async fn ensure_tested(command: &PreflightCommand, tested: &SelfTest) -> Result<
         Err(SelfTestFailure { why, transient: true }) => Err(why),
         result => tested.insert(result.map_err(|failed| failed.why)).clone(),
     }
+}
+
+/// Tests once whether the binary waits for its lock file, in the bounds of a preflight: one that does not would be a second
+/// kubelet beside the first.
+async fn ensure_parks(command: &PreflightCommand, tested: &SelfTest, parks: &SelfTest) -> Result<(), String> {
+    if !command.args.can_stand_by() {
+        return Err("its command line has a --lock-file or --exit-on-lock-contention of its own".to_owned());
+    }
+    ensure_tested(command, tested).await?;
+    let mut parks = parks.lock().await;
+    if let Some(known) = parks.as_ref() {
+        return known.clone();
+    }
+    let args = command.args.for_standby_test(&command.dir.display().to_string());
+    let found = kubelet_process::test_parking(&command.program, &args, CONFINEMENT).await;
+    parks.insert(found.map_err(|why| format!("with --lock-file, {why}"))).clone()
 }
 
 impl PreflightCommand {

@@ -6,7 +6,7 @@ use std::ffi::{CString, OsString};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -14,22 +14,15 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc::{PR_SET_SECCOMP, SECCOMP_MODE_FILTER, c_ulong, prctl, sock_filter, sock_fprog};
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid, write};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::oneshot;
 
 pub use self::child::ChildPid;
-pub(crate) use self::child::end_child;
-use self::child::{Group, children, exit_of, reap};
-use super::stderr_relay::{StartedRelay, StderrRelay};
-use crate::machine::Input;
-use crate::machine::model::{Exit, Rendered};
+pub(crate) use self::child::{Group, children, end_child, exit_of, reap};
+use crate::machine::model::Exit;
 
-use crate::ports::{self, SpawnError};
 use kubelet_config::flags::{ConfigDir, KubeletArgs};
 
 mod child;
@@ -52,165 +45,6 @@ mod syscall_filter {
 /// Output kept of a short run: the fatal line of v1.20 is followed by a few hundred lines of
 /// goroutines, and preceded by the whole candidate (at most 1 MiB).
 const OUTPUT_LIMIT: usize = 1 << 20;
-
-/// How long the report of an exit waits for the last lines. They are there in a millisecond, unless
-/// stderr is slow, or a descendant of the kubelet lives on and keeps the pipe open.
-const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(250);
-
-/// How long the supervisor's own end waits for the output to be passed on.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// How it is known that a kubelet is up.
-#[derive(Clone, Debug)]
-pub enum ReadySignal {
-    /// It sends READY=1 here; a value of NOTIFY_SOCKET.
-    Socket(String),
-    /// No socket could be had: it counts as up once it has run for so long. It does not ping then.
-    RunsFor(Duration),
-}
-
-/// The kubelet process.
-#[derive(Debug)]
-pub struct KubeletProcess {
-    /// Resolved path of the binary.
-    pub program: PathBuf,
-    /// Its own arguments.
-    pub args: KubeletArgs,
-    /// How it is known to be up.
-    pub ready: ReadySignal,
-    /// What it gets as `WATCHDOG_USEC`.
-    pub watchdog: Duration,
-    /// Its process id.
-    pub pid: ChildPid,
-    /// The daemon's queue.
-    pub inputs: UnboundedSender<Input>,
-    /// What passes its output on, the latest start's last. Earlier ones serve its descendants.
-    pub relays: Vec<StderrRelay>,
-}
-
-impl ports::Kubelet for KubeletProcess {
-    fn start(&mut self, config: Option<&Rendered>) -> Result<u32, SpawnError> {
-        let mut command = Command::new(&self.program);
-        command
-            .args(config.map_or_else(
-                || self.args.for_run(None, &ConfigDir::Unit),
-                |config| self.args.with(&config.overrides).for_run(Some(&config.path), &config.config_dir),
-            ))
-            // systemd's watchdog is ours to serve, and its WATCHDOG_PID is not the kubelet's: a
-            // kubelet that finds another's does not ping.
-            .env_remove("WATCHDOG_PID")
-            .process_group(0);
-        match &self.ready {
-            ReadySignal::Socket(name) => {
-                command.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", self.watchdog.as_micros().to_string())
-            }
-            ReadySignal::RunsFor(_) => command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC"),
-        };
-        self.relays.retain(|relay| !relay.is_ended());
-        let mut last_lines = None;
-        match StderrRelay::to_stderr() {
-            Ok(StartedRelay { relay, writer, ended }) => {
-                command.stderr(writer);
-                self.relays.push(relay);
-                last_lines = Some(ended);
-            }
-            // Better without its log tail than without a kubelet.
-            Err(error) => {
-                self.relays.clear();
-                tracing::warn!("the kubelet's output is not read: {error}");
-            }
-        }
-        let mut child = spawn(command, Confinement::Kubelet)
-            .map_err(|error| SpawnError { program: self.program.clone(), cause: error.into() })?;
-        let id = child.id().unwrap_or_default();
-        self.pid.set(i32::try_from(id).unwrap_or_default());
-        self.await_ready();
-        let (pid, inputs) = (self.pid.clone(), self.inputs.clone());
-        tokio::spawn(async move {
-            let exit = exit_of(&child.wait().await);
-            pid.set(0);
-            if let Some(last_lines) = last_lines {
-                let _ = tokio::time::timeout(LAST_LINES_TIMEOUT, last_lines).await;
-            }
-            // The daemon is gone only when the supervisor ends.
-            let _ = inputs.send(Input::Exited(exit));
-        });
-        Ok(id)
-    }
-
-    fn stop(&mut self) {
-        self.pid.signal(Signal::SIGTERM);
-    }
-
-    fn dump_stacks(&mut self) {
-        self.pid.send(Signal::SIGQUIT, true);
-    }
-
-    fn kill(&mut self) {
-        self.pid.signal(Signal::SIGKILL);
-    }
-
-    fn log_tail(&self) -> Vec<String> {
-        self.relays.last().map(StderrRelay::log_tail).unwrap_or_default()
-    }
-}
-
-impl KubeletProcess {
-    /// Goes on with the kubelet that another supervisor started in this very process. It is not
-    /// tokio's child: it is waited for by its id whenever some child has ended, and at once.
-    ///
-    /// # Errors
-    /// If the end of children cannot be noticed.
-    pub(crate) fn adopt(&mut self, pid: i32, last_lines: Option<oneshot::Receiver<()>>) -> io::Result<()> {
-        let mut ended = signal(SignalKind::child())?;
-        let orphans = children().into_iter().filter(|child| *child != pid).collect::<Vec<_>>();
-        for orphan in &orphans {
-            let _ = kill(Pid::from_raw(*orphan), Signal::SIGKILL); // a preflight that nobody waits for any more
-        }
-        self.pid.set(pid);
-        self.await_ready();
-        let (shared, inputs) = (self.pid.clone(), self.inputs.clone());
-        tokio::spawn(async move {
-            let mut orphans = orphans;
-            let exit = loop {
-                orphans.retain(|orphan| reap(*orphan).is_none());
-                match reap(pid) {
-                    Some(exit) => break exit,
-                    None => ended.recv().await,
-                };
-            };
-            shared.set(0);
-            if let Some(last_lines) = last_lines {
-                let _ = tokio::time::timeout(LAST_LINES_TIMEOUT, last_lines).await;
-            }
-            let _ = inputs.send(Input::Exited(exit));
-            while !orphans.is_empty() && ended.recv().await.is_some() {
-                orphans.retain(|orphan| reap(*orphan).is_none());
-            }
-        });
-        Ok(())
-    }
-
-    /// Where no READY=1 can come, time stands for it.
-    fn await_ready(&self) {
-        let ReadySignal::RunsFor(time) = self.ready else { return };
-        let (pid, started, inputs) = (self.pid.clone(), self.pid.get(), self.inputs.clone());
-        tokio::spawn(async move {
-            tokio::time::sleep(time).await;
-            if started.is_some() && pid.get() == started {
-                let _ = inputs.send(Input::Ready);
-            }
-        });
-    }
-}
-
-impl Drop for KubeletProcess {
-    fn drop(&mut self) {
-        for relay in &self.relays {
-            relay.drain(DRAIN_TIMEOUT);
-        }
-    }
-}
 
 /// What a child may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,7 +80,7 @@ impl Confinement {
 }
 
 /// Starts a child that does not outlive us.
-fn spawn(mut command: Command, confinement: Confinement) -> io::Result<Child> {
+pub(crate) fn spawn(mut command: Command, confinement: Confinement) -> io::Result<Child> {
     let filter = confinement.filter();
     let (mut failure, report) = match &filter {
         Some(_) => io::pipe().map(|(reader, writer)| (Some(reader), Some(writer)))?,
@@ -413,6 +247,16 @@ pub(crate) async fn run_to_end(
     limit: Duration,
     confinement: Confinement,
 ) -> io::Result<ProgramOutput> {
+    collect(judge_command(program, args), limit, confinement).await
+}
+
+/// A program that is not started yet.
+pub(crate) fn command_of(program: &Path) -> Command {
+    Command::new(program)
+}
+
+/// A run of the kubelet's binary that only judges: with a minimal environment, and nothing to read.
+pub(crate) fn judge_command(program: &Path, args: &[String]) -> Command {
     let mut command = Command::new(program);
     command
         .args(args)
@@ -424,7 +268,7 @@ pub(crate) async fn run_to_end(
     if let Some(value) = std::env::var_os("KUBELET_CONFIG_DROPIN_DIR_ALPHA") {
         command.env("KUBELET_CONFIG_DROPIN_DIR_ALPHA", value); // v1.28 and v1.29 want it for --config-dir
     }
-    collect(command, limit, confinement).await
+    command
 }
 
 /// Runs a program to its end in our own environment, with something to read.

@@ -22,7 +22,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::process::{self, KubeletProcess};
+use super::kubelet_process::KubeletProcess;
+use super::process;
 use crate::machine::model::Exit;
 use crate::machine::{Handover, Input, Ticket, limits};
 use crate::ports::ReexecError;

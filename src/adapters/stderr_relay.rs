@@ -24,6 +24,10 @@ use tokio::sync::oneshot;
 
 use crate::kubelet_log;
 
+mod held;
+
+pub(crate) use held::HeldOutput;
+
 /// What is kept: a screenful or two, and no more than a few events can show.
 const LINES: usize = 64;
 /// See [`LINES`].
@@ -90,6 +94,17 @@ impl StderrRelay {
     pub fn to_stderr() -> io::Result<StartedRelay> {
         // With the lock, so that no line of ours lands within one of the kubelet's.
         Self::start(|bytes| pass_on(&mut io::stderr().lock(), bytes))
+    }
+
+    /// Passes nothing on before it is told to.
+    ///
+    /// # Errors
+    /// If there is no pipe or thread to be had.
+    pub(crate) fn held() -> io::Result<(StartedRelay, HeldOutput)> {
+        let output = HeldOutput::default();
+        let mut held = output.clone();
+        let relay = Self::start(move |bytes| held.take(bytes, |bytes| pass_on(&mut io::stderr().lock(), bytes)))?;
+        Ok((relay, output))
     }
 
     /// Passes on to `sink`, which must not panic.
@@ -184,6 +199,13 @@ impl StderrRelay {
         self.pipe.ended.load(SeqCst)
     }
 
+    /// True if all that was written so far is passed on.
+    #[must_use]
+    pub(crate) fn is_idle(&self) -> bool {
+        // In this order: what is gone from the pipe was busy before.
+        !self.pipe.is_readable(PollTimeout::ZERO) && !self.pipe.busy.load(SeqCst)
+    }
+
     /// Before the supervisor ends: waits until what was written is passed on, but no longer than
     /// `limit`; then takes care that nothing is read that is not written, `limit` again, as a
     /// stderr that takes nothing must not hold up the end for ever. Relays nothing afterwards.
@@ -194,8 +216,7 @@ impl StderrRelay {
                 std::thread::sleep(Duration::from_millis(1));
             }
         };
-        // In this order: what is gone from the pipe was busy before.
-        wait(&|| !self.pipe.is_readable(PollTimeout::ZERO) && !self.pipe.busy.load(SeqCst));
+        wait(&|| self.is_idle());
         self.pipe.closing.store(true, SeqCst);
         wait(&|| !self.pipe.busy.load(SeqCst));
     }

@@ -91,6 +91,9 @@ pub(super) struct Options {
     /// Take up changes of the local files (--config, --config-dir) while the kubelet runs, also where nothing is assigned: judged, tried and rolled back like any change.
     #[arg(long, env = "KUBELET_SUPERVISOR_FOLLOW_LOCAL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = clap::builder::FalseyValueParser::new(), value_name = "true|false")]
     follow_local: bool,
+    /// Have the kubelet that judged a change wait on a lock file and go on as soon as the one before has ended, where it is switched to at once and memory suffices; false: each start is a new process.
+    #[arg(long, env = "KUBELET_SUPERVISOR_STANDBY", num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", value_parser = clap::builder::FalseyValueParser::new(), value_name = "true|false")]
+    standby: bool,
     /// How the supervisor's own lines look; the kubelet's are passed through untouched.
     #[arg(long, env = "KUBELET_SUPERVISOR_LOG_FORMAT", value_enum, default_value_t, value_name = "text|json")]
     log_format: log::Format,
@@ -140,6 +143,7 @@ impl Options {
             metrics,
             node_name: self.node_name.clone().filter(|name| !name.is_empty()),
             source,
+            standby: self.standby,
             kubelet_versions_dir: versions_dir.map(absolute),
         })
     }

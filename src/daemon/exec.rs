@@ -7,7 +7,7 @@ use crate::machine::evidence::Query;
 use crate::machine::history::HistoryEntry;
 use crate::machine::model::Moment;
 use crate::machine::status::node_status;
-use crate::machine::{Effect, Handover, Input, Level, State};
+use crate::machine::{Afterwards, Effect, Handover, Input, Level, State};
 use crate::ports::{Ports, ReexecError, StoreRequest};
 use kubelet_config::status::NodeConfigStatus;
 
@@ -104,7 +104,13 @@ impl<P: Ports> Executor<P> {
             }
             Effect::ReadLogTail => return vec![Input::LogTail(self.ports.kubelet().log_tail())],
             Effect::Watch(map) => self.ports.cluster().watch(map.as_ref()),
-            Effect::Preflight(ticket, candidate) => self.ports.preflight().judge(ticket, &candidate),
+            Effect::Preflight(ticket, candidate, Afterwards::Ends) => {
+                self.ports.preflight().judge(ticket, &candidate);
+            }
+            Effect::Preflight(ticket, candidate, Afterwards::StandsBy) => {
+                self.ports.preflight().judge_for_standby(ticket, &candidate);
+            }
+            Effect::DiscardStandby => self.ports.preflight().discard_standby(),
             Effect::PreflightWith(ticket, candidate, version) => {
                 self.ports.preflight().judge_with(ticket, &candidate, &version);
             }

@@ -35,6 +35,8 @@ pub(crate) struct Settings {
     pub(crate) node_name: Option<String>,
     /// `--source-dir`, absolute, and `--source-key`.
     pub(crate) source: Option<(PathBuf, String)>,
+    /// `--standby`.
+    pub(crate) standby: bool,
     /// `--kubelet-versions-dir`, absolute.
     pub(crate) kubelet_versions_dir: Option<PathBuf>,
 }

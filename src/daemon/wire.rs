@@ -22,6 +22,7 @@ use crate::adapters::fsx::GuardedDisk;
 use crate::adapters::host::NodeHost;
 use crate::adapters::http::{self, CommandQueue, Endpoints};
 use crate::adapters::kube::{self, KubeCluster, Standalone};
+use crate::adapters::kubelet_process::{KubeletProcess, ReadySignal, RunCommand, StandbyKubelet};
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::local_files::source::LocalSource;
 use crate::adapters::lock::{self, Lock};
@@ -30,7 +31,7 @@ use crate::adapters::notify_socket::NotifySocket;
 use crate::adapters::policy::PolicyFile;
 use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
-use crate::adapters::process::{self, ChildPid, KubeletProcess, ReadySignal};
+use crate::adapters::process::{self, ChildPid};
 use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, SharedListener, StartMode};
 use crate::adapters::source_dir::{self, SourceDir};
 use crate::adapters::stderr_relay::StderrRelay;
@@ -225,13 +226,18 @@ fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: Option<
         args: settings.args.clone(),
         dir: settings.dir.join("supervisor/preflight"),
     };
+    let run = RunCommand {
+        program: settings.program.clone(),
+        args: settings.args.clone(),
+        ready,
+        watchdog: settings.machine.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL),
+    };
+    let standby = settings.standby.then(|| StandbyKubelet::new(run.clone()));
     let mut ports = RealPorts {
         store: store(&settings, inputs.clone(), metrics.clone())?,
         kubelet: KubeletProcess {
-            program: settings.program.clone(),
-            args: settings.args.clone(),
-            ready,
-            watchdog: settings.machine.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL),
+            run,
+            standby: standby.clone(),
             pid: child.clone(),
             inputs: inputs.clone(),
             relays: Vec::new(),
@@ -242,6 +248,7 @@ fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: Option<
             metrics.clone(),
             version.clone(),
             settings.kubelet_versions_dir.clone(),
+            standby,
         ),
         probe: HealthzProbe::new(inputs.clone()),
         host: NodeHost::new(root_dir(&settings), settings.dir.clone(), inputs.clone()),

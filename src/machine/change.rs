@@ -36,6 +36,8 @@ pub(super) struct Change {
     baseline_until: Moment,
     /// The API server was away; it is asked again at `baseline_until`.
     baseline_waits: bool,
+    /// It gave no answer in the time for the baseline, maybe not even that it is away.
+    awaits_contact: bool,
     /// It was away when this node's turn came: the turn is counted anew once it is back.
     missed_turn: bool,
     /// The pods before the change.

@@ -150,7 +150,9 @@ pub enum Effect {
     /// Watch this ConfigMap (afresh, if it is watched already), or none.
     Watch(Option<ConfigMapRef>),
     /// Have the kubelet judge a rendered configuration; an earlier one still running is dropped.
-    Preflight(Ticket, Rendered),
+    Preflight(Ticket, Rendered, Afterwards),
+    /// End the standby kubelet.
+    DiscardStandby,
     /// Have another kubelet that the node has judge it, which says nothing of what the node's own would do.
     PreflightWith(Ticket, Rendered, KubeletVersion),
     /// See whether the kubelet binary can be a judge, while there is time.
@@ -190,6 +192,15 @@ pub enum Effect {
     PingWatchdog,
     /// End the supervisor.
     Quit,
+}
+
+/// What becomes of a kubelet that found a candidate valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Afterwards {
+    /// It ends.
+    Ends,
+    /// It may wait for its lock file, to be the next kubelet.
+    StandsBy,
 }
 
 /// What the store is asked for.

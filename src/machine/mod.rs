@@ -46,6 +46,7 @@ mod reload;
 mod restart_by_exit;
 mod run;
 mod settings;
+mod standby;
 mod state;
 mod stored;
 mod sync;
@@ -54,7 +55,7 @@ mod watchdog;
 
 pub use change::Waiting;
 pub use handover::Handover;
-pub use io::{Counter, Effect, FetchError, Input, Level, StoreOperation, StoreRequest, Ticket};
+pub use io::{Afterwards, Counter, Effect, FetchError, Input, Level, StoreOperation, StoreRequest, Ticket};
 pub(crate) use operate::offline;
 pub use process::{Kubelet, RunningConfig};
 pub use records::{Records, Stored};

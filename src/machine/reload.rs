@@ -44,6 +44,11 @@ pub struct Reload {
 }
 
 impl Reload {
+    /// True from the request to the end of it.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.stage != ReloadStage::None
+    }
+
     pub(super) fn deadline(&self) -> Option<Moment> {
         self.asked.map(|asked| asked.until)
     }

@@ -23,6 +23,7 @@ use super::record_writer::RecordWriter;
 use super::records::{Phase, Records, Version};
 use super::reload::Reload;
 use super::restart_by_exit::ExitForRestart;
+use super::standby::Standby;
 use super::sync::ConfigSync;
 use super::trial::Trial;
 use super::watchdog::Watchdog;
@@ -83,6 +84,9 @@ pub struct State {
     /// What the journal was last told that stands in `status.config.error`, with the reason.
     #[serde(skip)]
     pub(super) logged_error: Option<(&'static str, String)>,
+    /// The kubelet that waits to be the next one.
+    #[serde(skip)]
+    pub(super) standby: Standby,
     /// Something is under way since then that ends within moments.
     #[serde(skip)]
     pub(super) moving_since: Option<Moment>,
@@ -228,6 +232,7 @@ impl State {
         self.tick_policy(fx);
         self.tick_on_request(fx);
         self.tick_local_files(fx);
+        self.tick_standby(fx);
         self.tick_reload(fx);
         self.tick_watchdog(fx);
         self.note_motion();

@@ -91,16 +91,19 @@ fn adapters_do_not_know_each_other() {
         ("preflight", "process"),       // the only place that spawns
         ("notify_socket", "process"),   // whose READY=1 counts
         ("notify_socket", "ownership"), // the directory of the socket is root's
-        ("process", "stderr_relay"),    // a process has a standard error
-        ("host", "process"),            // systemctl is asked
-        ("reexec", "process"),          // a reload is an exec, with the kubelet as it is
-        ("source_dir", "inotify"),      // changes of files
-        ("file_watch", "inotify"),      // the same
-        ("clock", "inotify"),           // a descriptor that tokio waits for
-        ("local_files", "policy"),      // one of them
-        ("policy", "ownership"),        // root's alone
-        ("systemctl", "process"),       // systemctl again
-        ("systemctl", "fsx"),           // a drop-in is a durable file
+        ("kubelet_process", "process"),
+        ("kubelet_process", "stderr_relay"), // a kubelet has a standard error
+        ("preflight", "kubelet_process"),    // the judge of a change stands by
+        ("reexec", "kubelet_process"),       // a reload leaves the kubelet as it is
+        ("host", "process"),                 // systemctl is asked
+        ("reexec", "process"),               // a reload is an exec
+        ("source_dir", "inotify"),           // changes of files
+        ("file_watch", "inotify"),           // the same
+        ("clock", "inotify"),                // a descriptor that tokio waits for
+        ("local_files", "policy"),           // one of them
+        ("policy", "ownership"),             // root's alone
+        ("systemctl", "process"),            // systemctl again
+        ("systemctl", "fsx"),                // a drop-in is a durable file
         ("http", "metrics"),
         ("kube", "metrics"),
         ("kube", "process"), // an exec credential plugin is run

@@ -21,10 +21,11 @@ use kubelet_config::source::{ConfigMapRef, Merge, Payload};
 use kubelet_config::status::{NodeConfigStatus, PreflightAnswer};
 use kubelet_supervisor::adapters::clock::BootClock;
 use kubelet_supervisor::adapters::fsx::RealDisk;
+use kubelet_supervisor::adapters::kubelet_process::{KubeletProcess, ReadySignal, RunCommand};
 use kubelet_supervisor::adapters::local_files::LocalFiles;
 use kubelet_supervisor::adapters::notify_socket::NotifySocket;
 use kubelet_supervisor::adapters::policy::PolicyFile;
-use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess, ReadySignal};
+use kubelet_supervisor::adapters::process::ChildPid;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::adapters::store_thread::StoreThread;
 use kubelet_supervisor::daemon::exec::Executor;
@@ -177,10 +178,13 @@ fn kubelet_process(
     inputs: UnboundedSender<Input>,
 ) -> KubeletProcess {
     KubeletProcess {
-        program: kubelet.path.clone(),
-        args: args.clone(),
-        ready: ReadySignal::Socket(notify_socket),
-        watchdog: Duration::from_secs(30),
+        run: RunCommand {
+            program: kubelet.path.clone(),
+            args: args.clone(),
+            ready: ReadySignal::Socket(notify_socket),
+            watchdog: Duration::from_secs(30),
+        },
+        standby: None,
         pid: pid.clone(),
         inputs,
         relays: Vec::new(),

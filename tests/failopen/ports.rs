@@ -7,7 +7,7 @@ use std::time::Duration;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
-use kubelet_supervisor::adapters::process::KubeletProcess;
+use kubelet_supervisor::adapters::kubelet_process::KubeletProcess;
 use kubelet_supervisor::machine::evidence::{Activity, Environment, LeaseObservation};
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Rendered, Verdict};

@@ -13,4 +13,5 @@ mod preflight;
 mod publication;
 mod random_inputs;
 mod spread;
+mod standby;
 mod trial;

@@ -148,7 +148,8 @@ impl Cluster {
             let line = String::from_utf8_lossy(&line).into_owned();
             let ours = line.split('\0').next() == Some(self.var("KUBELET"))
                 && line.contains(&kubeconfig)
-                && !line.contains("--exit-on-lock-contention");
+                && !line.contains("--exit-on-lock-contention")
+                && !line.contains("/supervisor/preflight");
             ours.then_some(pid)
         };
         std::fs::read_dir("/proc").unwrap().filter_map(of).collect()

@@ -40,6 +40,7 @@ mod previous;
 mod privileges;
 mod process;
 mod snapshots;
+mod standby;
 mod store;
 mod supervisor;
 mod trial;
@@ -72,6 +73,8 @@ const CASES: &[Test] = &[
     Test("reset", BOTH, changes::reset),
     Test("api_server_away", BOTH, process::api_server_away),
     Test("kill", BOTH, process::kill),
+    Test("standby", LABELS, standby::change),
+    Test("standby_killed", NATIVE, standby::killed),
     Test("map_deleted", BOTH, changes::map_deleted),
     Test("key_changed", BOTH, changes::key_changed),
     Test("overlay", BOTH, changes::overlay),

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use testkit::kubelet::Style;
-use testkit::rig::{NODE, Rig, configuration, eventually, exit_and_output, is, supervisor};
+use testkit::rig::{NODE, Rig, STANDBY_LOCK, configuration, eventually, exit_and_output, is, supervisor};
 
 /// Design seeds, 003: an OpenShift node as `ps` shows it.
 const OPENSHIFT: &str = "--config=/etc/kubernetes/kubelet.conf --bootstrap-kubeconfig=/etc/kubernetes/kubeconfig \
@@ -101,7 +101,8 @@ fn openshift(hyperkube: bool) -> Rig {
 /// The arguments of the latest start, without the sub-command.
 fn last_args(rig: &Rig) -> Vec<String> {
     let args = rig.kubelet.starts().last().unwrap()["args"].clone();
-    serde_json::from_value(args).unwrap()
+    let args: Vec<String> = serde_json::from_value(args).unwrap();
+    args.into_iter().filter(|arg| arg != STANDBY_LOCK).collect()
 }
 
 /// What is given, with the rendered `--config` in the place of its own.

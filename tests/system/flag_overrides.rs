@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use testkit::rig::{LOAD, NAMESPACE, Rig, VALIDATE, configuration, eventually, is, killer};
+use testkit::rig::{LOAD, NAMESPACE, Rig, STANDBY_LOCK, VALIDATE, configuration, eventually, is, killer};
 
 /// Creates or updates ConfigMap `name`; its version.
 fn put(rig: &Rig, name: &str, text: &str, flags: &str) -> (String, String) {
@@ -15,7 +15,7 @@ fn last_args(rig: &Rig) -> Vec<String> {
     let starts = rig.kubelet.starts();
     let args = starts.last().expect("a kubelet was started")["args"].as_array().unwrap().clone();
     let args = args.iter().map(|arg| arg.as_str().unwrap().to_owned());
-    args.filter(|arg| !rig.args.contains(arg) || arg.starts_with("--v=")).collect()
+    args.filter(|arg| (!rig.args.contains(arg) || arg.starts_with("--v=")) && arg != STANDBY_LOCK).collect()
 }
 
 fn proven(rig: &Rig, version: &(String, String)) {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use kubelet_config::flags::KubeletArgs;
+use kubelet_supervisor::adapters::kubelet_process::{KubeletProcess, ReadySignal, RunCommand};
 use kubelet_supervisor::adapters::notify_socket::NotifySocket;
-use kubelet_supervisor::adapters::process::{ChildPid, KubeletProcess, ReadySignal};
+use kubelet_supervisor::adapters::process::ChildPid;
 use kubelet_supervisor::kubelet_log;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::model::Exit;
@@ -42,11 +43,14 @@ fn started<W: Future<Output = ()>>(
         let pid = ChildPid::default();
         let socket = NotifySocket::bind().unwrap();
         let mut process = KubeletProcess {
-            program: kubelet.path.clone(),
-            args: KubeletArgs::parse(&args),
-            ready: ready.unwrap_or_else(|| ReadySignal::Socket(socket.name.clone())),
-            // The kubelet wants more than a second.
-            watchdog: Duration::from_millis(1100),
+            run: RunCommand {
+                program: kubelet.path.clone(),
+                args: KubeletArgs::parse(&args),
+                ready: ready.unwrap_or_else(|| ReadySignal::Socket(socket.name.clone())),
+                // The kubelet wants more than a second.
+                watchdog: Duration::from_millis(1100),
+            },
+            standby: None,
             pid: pid.clone(),
             inputs: inputs.clone(),
             relays: Vec::new(),

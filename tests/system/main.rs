@@ -27,6 +27,7 @@ mod reports;
 mod restart_by;
 mod source_dir;
 mod sources;
+mod standby;
 mod store;
 mod trials;
 mod watchdog;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use testkit::rig::{Rig, SOON, configuration, eventually, is_gone};
+use testkit::rig::{Rig, SOON, STANDBY_LOCK, configuration, eventually, is_gone};
 
 fn strings(value: &serde_json::Value) -> Vec<String> {
     value.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
@@ -41,7 +41,9 @@ fn arguments_are_passed_and_the_configuration_replaced_only_when_a_source_is_act
     let config = args.iter().find_map(|word| word.strip_prefix("--config=")).unwrap();
     let below = rig.at("dynamic/supervisor/configs").display().to_string();
     assert!(config.starts_with(&below) && config.ends_with("/kubelet.json"), "{config}");
-    let rest = |words: &[String]| words.iter().filter(|w| !w.starts_with("--config=")).cloned().collect::<Vec<_>>();
+    assert!(args.contains(&STANDBY_LOCK.to_owned()), "it stood by: {args:?}");
+    let is_ours = |word: &str| word.starts_with("--config=") || word == STANDBY_LOCK;
+    let rest = |words: &[String]| words.iter().filter(|word| !is_ours(word)).cloned().collect::<Vec<_>>();
     assert_eq!(rest(&args), rest(&given));
 }
 

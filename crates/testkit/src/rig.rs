@@ -20,6 +20,8 @@ use crate::port::Port;
 /// Long enough for a loaded machine; nothing waits for its end unless a test fails.
 pub const SOON: Duration = Duration::from_secs(25);
 pub const NODE: &str = "n1";
+/// What a kubelet that stood by has on its command line beside what it is given.
+pub const STANDBY_LOCK: &str = "--lock-file=/proc/self/fd/0";
 pub const NAMESPACE: &str = "kube-system";
 
 pub const LOAD: &str = "failed to load config, see Kubelet log for details";

@@ -110,12 +110,12 @@ fn without_excerpt(record: &str) -> &str {
 }
 
 fn valid(output: &str) -> Classification {
-    Classification::Candidate(Verdict::Valid(unknown_fields(output)))
+    Classification::Candidate(Verdict::Valid(remarks(output)))
 }
 
-/// Fields the kubelet ignores: its strict decoder names the first of them in a warning
+/// What a kubelet remarks on a configuration that it finds valid: fields it ignores. Its strict decoder names the first of them in a warning
 /// (`found unknown field: x` in v1.20, `unknown field "x"` later) and its lenient one goes on.
-fn unknown_fields(output: &str) -> Vec<String> {
+pub(super) fn remarks(output: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let warnings = output.lines().filter(|line| line.to_lowercase().contains("using lenient decoding"));
     // The candidate's own text may say it as often as it likes.

@@ -40,7 +40,7 @@ impl ChildPid {
         self.send(signal, matches!(signal, Signal::SIGTERM | Signal::SIGKILL));
     }
 
-    pub(super) fn send(&self, signal: Signal, ends: bool) {
+    pub(crate) fn send(&self, signal: Signal, ends: bool) {
         let Some(pid) = self.get() else { return };
         if ends {
             self.0.stopping.store(true, SeqCst);
@@ -57,7 +57,7 @@ impl ChildPid {
     }
 }
 
-pub(super) fn exit_of(status: &io::Result<std::process::ExitStatus>) -> Exit {
+pub(crate) fn exit_of(status: &io::Result<std::process::ExitStatus>) -> Exit {
     use std::os::unix::process::ExitStatusExt as _;
     match status {
         Ok(status) => match (status.code(), status.signal()) {
@@ -70,7 +70,7 @@ pub(super) fn exit_of(status: &io::Result<std::process::ExitStatus>) -> Exit {
 }
 
 /// How a child ended, if it has; a process that is not our child has, for all we can know.
-pub(super) fn reap(pid: i32) -> Option<Exit> {
+pub(crate) fn reap(pid: i32) -> Option<Exit> {
     match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
         Ok(WaitStatus::Exited(_, code)) => Some(Exit::Code(code)),
         Ok(WaitStatus::Signaled(_, signal, _)) => Some(Exit::Signal(signal as i32)),
@@ -80,7 +80,7 @@ pub(super) fn reap(pid: i32) -> Option<Exit> {
 }
 
 /// Our children, where the kernel tells (CONFIG_PROC_CHILDREN, which distributions set).
-pub(super) fn children() -> Vec<i32> {
+pub(crate) fn children() -> Vec<i32> {
     let path = format!("/proc/self/task/{}/children", std::process::id());
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
@@ -103,11 +103,12 @@ pub(crate) fn end_child(pid: i32, grace: Duration) {
 
 /// A process group that is killed when nobody waits for it any more, also if its leader has ended and a child of
 /// that keeps the output open.
-pub(super) struct Group(pub(super) Option<i32>);
+#[derive(Debug)]
+pub(crate) struct Group(pub(crate) Option<i32>);
 
 impl Group {
     /// That of a child that leads one.
-    pub(super) fn of(child: &tokio::process::Child) -> Self {
+    pub(crate) fn of(child: &tokio::process::Child) -> Self {
         Self(child.id().and_then(|id| i32::try_from(id).ok()))
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
+use super::{Change, Stage};
 use crate::machine::State;
 use crate::machine::model::{Moment, later};
 use kubelet_config::assignment::Assignment;
@@ -30,6 +31,40 @@ impl State {
         let appeared = !on_node && before.is_none() && matches!(self.sync.assignment(), Assignment::Default(_));
         let window = if edited || appeared { self.settings.spread } else { self.settings.spread_assignment };
         spread_delay(window, &format!("{}\n{}\n{}", self.sync.node_name(), source.uid, source.resource_version))
+    }
+
+    /// True if the turn came while the API server was away: all whose turn has passed would switch at the moment of its return.
+    pub(super) fn restart_missed_turn(&mut self, source: &Source) -> bool {
+        let wait = self.spread_wait(source);
+        let now = self.now;
+        let Some(change) = self.change.as_mut().filter(|change| change.starts_at.is_some()) else { return false };
+        let missed = std::mem::take(&mut change.missed_turn) && !wait.is_zero();
+        if missed {
+            change.starts_at = Some(later(now, wait));
+        }
+        missed
+    }
+
+    /// The change that waits for its start, and until when.
+    #[must_use]
+    pub fn scheduled(&self) -> Option<(&Source, Moment)> {
+        let Some(Change { source, stage: Stage::Spread(_), starts_at: Some(at), .. }) = &self.change else {
+            return None;
+        };
+        Some((source, *at))
+    }
+
+    /// The start of the change, if it is still to come.
+    pub(in crate::machine) fn pending_start(&self) -> Option<Moment> {
+        self.change.as_ref()?.starts_at.filter(|at| *at > self.now)
+    }
+
+    /// The moment at which the spread of a version is counted from: what interrupts the wait, a kubelet that dies or an
+    /// operator's freeze, does not prolong it.
+    pub(super) fn first_seen(&mut self, source: &Source) -> Moment {
+        self.pending.first_seen.take_if(|(seen, _)| seen != source);
+        let (_, seen) = self.pending.first_seen.get_or_insert_with(|| (source.clone(), self.now));
+        *seen
     }
 }
 

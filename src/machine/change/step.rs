@@ -9,6 +9,7 @@ use crate::machine::question::no_answer;
 use crate::machine::records::{Phase, Records, Version};
 use crate::machine::sync::Resolution;
 use crate::machine::{Counter, Level, State, limits};
+use kubelet_config::digest::Digest;
 use kubelet_config::source::{Payload, Source};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -144,6 +145,7 @@ impl State {
             unanswered: Baseline::new(),
             baseline_until: self.now,
             baseline_waits: false,
+            awaits_contact: false,
             missed_turn: false,
             inventory: None,
             hazards: BTreeSet::new(),
@@ -181,7 +183,8 @@ impl State {
     /// Has the kubelet judge a candidate.
     pub(super) fn preflight_change(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
         let asked = self.ask(limits::PREFLIGHT_DEADLINE);
-        fx.push(Effect::Preflight(asked.ticket, rendered.clone()));
+        let afterwards = self.afterwards(&rendered);
+        fx.push(Effect::Preflight(asked.ticket, rendered.clone(), afterwards));
         self.set_change_stage(Stage::Preflight(asked, Box::new(rendered)));
     }
 
@@ -323,21 +326,10 @@ impl State {
         self.record_switch(source, &rendered, fx);
     }
 
-    /// True if the turn came while the API server was away: all whose turn has passed would switch at the moment of its return.
-    fn restart_missed_turn(&mut self, source: &Source) -> bool {
-        let wait = self.spread_wait(source);
-        let now = self.now;
-        let Some(change) = self.change.as_mut().filter(|change| change.starts_at.is_some()) else { return false };
-        let missed = std::mem::take(&mut change.missed_turn) && !wait.is_zero();
-        if missed {
-            change.starts_at = Some(later(now, wait));
-        }
-        missed
-    }
-
     /// Asks once more after a pause.
     fn await_contact(&mut self, fx: &mut Vec<Effect>) {
         let Some(change) = &mut self.change else { return };
+        change.awaits_contact = true;
         if change.unanswered.is_empty() && !change.baseline_waits {
             let until = later(self.now, limits::QUERY_INTERVAL);
             change.baseline_until = until;
@@ -353,6 +345,20 @@ impl State {
     /// Nothing is being applied.
     pub(super) fn forget_applying(&mut self) {
         self.pending.applying_since = None;
+    }
+
+    /// True while a change to this content is switched to as soon as it is accepted, written and known to be in contact.
+    pub(in crate::machine) fn is_change_soon(&self, digest: &Digest) -> bool {
+        let Some(change) = &self.change else { return false };
+        match &change.stage {
+            Stage::Saving(_) | Stage::Loading(_) => false,
+            Stage::Preflight(_, rendered) | Stage::Spread(rendered) => {
+                rendered.digest == *digest && self.pending_start().is_none()
+            }
+            Stage::GoodMoment(rendered, inquiry) => rendered.digest == *digest && !inquiry.is_holding(),
+            Stage::Baseline(rendered) => rendered.digest == *digest && !change.awaits_contact,
+            Stage::Recording => true,
+        }
     }
 
     /// When the version that is being applied was seen, once its kubelet is ready.
@@ -374,27 +380,5 @@ impl State {
     pub(in crate::machine) fn is_change_waiting(&self) -> bool {
         let stage = self.change.as_ref().map(|change| &change.stage);
         matches!(stage, Some(Stage::Spread(_) | Stage::GoodMoment(..) | Stage::Baseline(_)))
-    }
-
-    /// The change that waits for its start, and until when.
-    #[must_use]
-    pub fn scheduled(&self) -> Option<(&Source, Moment)> {
-        let Some(Change { source, stage: Stage::Spread(_), starts_at: Some(at), .. }) = &self.change else {
-            return None;
-        };
-        Some((source, *at))
-    }
-
-    /// The start of the change, if it is still to come.
-    fn pending_start(&self) -> Option<Moment> {
-        self.change.as_ref()?.starts_at.filter(|at| *at > self.now)
-    }
-
-    /// The moment at which the spread of a version is counted from: what interrupts the wait, a kubelet that dies or an
-    /// operator's freeze, does not prolong it.
-    pub(super) fn first_seen(&mut self, source: &Source) -> Moment {
-        self.pending.first_seen.take_if(|(seen, _)| seen != source);
-        let (_, seen) = self.pending.first_seen.get_or_insert_with(|| (source.clone(), self.now));
-        *seen
     }
 }

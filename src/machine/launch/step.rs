@@ -1,7 +1,7 @@
 //! What is desired is compared with what runs, and the next start prepared.
 
 use super::{Learning, Next, Stage};
-use crate::machine::io::{Effect, StoreRequest, Ticket, log};
+use crate::machine::io::{Afterwards, Effect, StoreRequest, Ticket, log};
 use crate::machine::ladder::{Unusable, UnusableVersions, desired, is_same};
 use crate::machine::model::{ConfigError, LoadTarget, RenderError, Rendered, Verdict, later};
 use crate::machine::question::{Asked, no_answer};
@@ -253,7 +253,7 @@ impl State {
         // There is one preflight at a time and the start goes first; the change is found again.
         self.drop_change();
         let asked = self.ask(limits::LAUNCH_PREFLIGHT_DEADLINE);
-        fx.push(Effect::Preflight(asked.ticket, rendered.clone()));
+        fx.push(Effect::Preflight(asked.ticket, rendered.clone(), Afterwards::Ends));
         self.set_stage(Stage::Preflight(asked, Box::new(rendered)));
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Inquiry, Observed, OnRequest, Stage};
 use crate::machine::change::impact::refused_impact;
 use crate::machine::evidence::{Environment, Query};
-use crate::machine::io::{Effect, FetchError, StoreRequest, Ticket, log};
+use crate::machine::io::{Afterwards, Effect, FetchError, StoreRequest, Ticket, log};
 use crate::machine::model::{LoadTarget, RenderError, Rendered, Verdict, later};
 use crate::machine::question::no_answer;
 use crate::machine::records::{Phase, Version};
@@ -157,7 +157,7 @@ impl State {
                 self.on_request.inquiry = Some(Inquiry { asked, stage, source, kubelet: kubelet.clone() });
                 match (refused, kubelet) {
                     (Some((result, why)), _) => self.answer(result, &why, fx),
-                    (None, None) => fx.push(Effect::Preflight(asked.ticket, rendered.clone())),
+                    (None, None) => fx.push(Effect::Preflight(asked.ticket, rendered.clone(), Afterwards::Ends)),
                     (None, Some(kubelet)) => fx.push(Effect::PreflightWith(asked.ticket, rendered.clone(), kubelet)),
                 }
             }

@@ -48,6 +48,7 @@ impl State {
             self.reconsider(); // what failed with the binary before may work with this one
         }
         self.process.kubelet = Kubelet::Starting;
+        self.standby.forget();
         fx.push(Effect::Start(given));
     }
 

@@ -81,6 +81,7 @@ impl State {
             && !self.is_failure_pending()
             && !self.writer.is_writing()
             && self.commands.is_empty()
+            && self.standby.is_none()
             && self.launch.is_idle();
         if !calm {
             return None;

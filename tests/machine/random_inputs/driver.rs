@@ -243,7 +243,7 @@ impl Driver {
             }
             Effect::Emit(_) => return self.submit(StoreRequest::Append(Box::default())),
             Effect::Send(_) => self.sent += 1,
-            Effect::Preflight(ticket, _) => self.preflights.push(ticket),
+            Effect::Preflight(ticket, ..) => self.preflights.push(ticket),
             Effect::PreflightWith(ticket, ..) => {
                 return Some(Input::PreflightWithDone(ticket, Ok(inputs::verdict(0))));
             }

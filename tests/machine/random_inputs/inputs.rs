@@ -259,7 +259,7 @@ fn handover() -> Handover {
                     }
                     Effect::Start(_) => Some(Input::Started(Ok(7))),
                     Effect::ReadLogTail => Some(Input::LogTail(Vec::new())),
-                    Effect::Preflight(ticket, _) => Some(Input::PreflightDone(ticket, Verdict::Valid(Vec::new()))),
+                    Effect::Preflight(ticket, ..) => Some(Input::PreflightDone(ticket, Verdict::Valid(Vec::new()))),
                     _ => None,
                 });
             }

@@ -64,6 +64,27 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "Kubelet::Running(self.new_run(pid + 1))",
     },
     Mutant {
+        law: Law::Standby,
+        name: "a standby outlives the change that it is for",
+        file: "machine/standby/step.rs",
+        original: "self.standby.0.as_ref().is_some_and(|standby| !is_wanted(standby))",
+        mutated: "false",
+    },
+    Mutant {
+        law: Law::Standby,
+        name: "a standby waits as long as the API server is away",
+        file: "machine/change/step.rs",
+        original: "rendered.digest == *digest && !change.awaits_contact",
+        mutated: "rendered.digest == *digest",
+    },
+    Mutant {
+        law: Law::Standby,
+        name: "a reload leaves a standby to nobody",
+        file: "machine/reload/step.rs",
+        original: "self.standby.is_none()",
+        mutated: "true",
+    },
+    Mutant {
         law: Law::StopEnds,
         name: "no SIGKILL",
         file: "machine/process/step.rs",

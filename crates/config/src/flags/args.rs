@@ -12,6 +12,9 @@ use super::table;
 /// (pkg/features/kube_features.go). It means nothing without `--dynamic-config-dir`.
 pub(crate) const NATIVE_GATE: &str = "DynamicKubeletConfig";
 
+/// The `--lock-file` of a standby kubelet: its standard input, whoever opened that.
+const STANDBY_LOCK: &str = "--lock-file=/proc/self/fd/0";
+
 /// A parsed command line, without the program itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeletArgs {
@@ -134,6 +137,30 @@ impl KubeletArgs {
     #[must_use]
     pub fn for_run(&self, config: Option<&str>, config_dir: &ConfigDir) -> Vec<String> {
         self.with_files(config, config_dir, &[])
+    }
+
+    /// True if the unit has no use of its own for the lock file, with which a kubelet can be kept waiting.
+    #[must_use]
+    pub fn can_stand_by(&self) -> bool {
+        !self.has("lock-file") && !self.has("exit-on-lock-contention")
+    }
+
+    /// These arguments of a run, for a kubelet that first waits for the lock on its standard input: after validation, before it
+    /// touches anything (v1.20 and v1.36, cmd/kubelet/app/server.go).
+    #[must_use]
+    pub fn for_standby(run: &[String]) -> Vec<String> {
+        let mut args = run.to_vec();
+        let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+        args.insert(end, STANDBY_LOCK.to_owned());
+        args
+    }
+
+    /// The arguments with which it is found out whether the kubelet waits for such a lock: the unit's own configuration, and
+    /// throw-away certificates.
+    #[must_use]
+    pub fn for_standby_test(&self, cert_dir: &str) -> Vec<String> {
+        let extra = [format!("--cert-dir={cert_dir}"), STANDBY_LOCK.to_owned(), "--v=0".to_owned()];
+        self.with_files(None, &ConfigDir::Unit, &extra)
     }
 
     fn with_files(&self, config: Option<&str>, config_dir: &ConfigDir, extra: &[String]) -> Vec<String> {

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -89,6 +90,9 @@ fn duration(text: &str) -> Duration {
     }
 }
 
+/// It waits for its lock file.
+static WAITING: AtomicBool = AtomicBool::new(false);
+
 /// From here to the end there is nothing left to do but to be alive.
 pub fn park() -> ! {
     loop {
@@ -108,11 +112,13 @@ pub fn catch_signals(kubelet: &Kubelet, knobs: &Knobs) {
     let kubelet = kubelet.clone();
     let Knobs { ignore_sigterm, stop_delay, goroutines, .. } = *knobs;
     std::thread::spawn(move || {
-        let mut stopping = false;
+        let (mut stopping, mut warned) = (false, false);
         loop {
             let signal = signals.wait().expect("sigwait");
             kubelet.note(json!({"event": "signal", "pid": std::process::id(), "signal": signal.as_str()}));
-            if ignore_sigterm {
+            // One that waits for its lock takes no notice of the first.
+            let ignored = WAITING.load(Ordering::SeqCst) && !std::mem::replace(&mut warned, true);
+            if ignore_sigterm || ignored && signal != Signal::SIGQUIT {
                 continue;
             }
             if signal == Signal::SIGQUIT {
@@ -146,7 +152,6 @@ pub fn live(kubelet: Kubelet, config: &Effective, flags: &Flags, knobs: &Knobs, 
     if !knobs.quiet {
         println!("stand-in kubelet: nothing real runs on this node");
     }
-    let _lock = flags.get("lock-file").filter(|path| !path.is_empty()).map(|path| wait_for_lock(&kubelet, path));
     std::thread::sleep(knobs.start_delay);
     for n in 0..knobs.flood {
         kubelet.info("flood.go:1", &format!("flood line {n}"));
@@ -201,15 +206,18 @@ pub fn live(kubelet: Kubelet, config: &Effective, flags: &Flags, knobs: &Knobs, 
 }
 
 /// Blocks like the real one: a kubelet that waits here shows up in /proc/locks.
-fn wait_for_lock(kubelet: &Kubelet, path: &str) -> Flock<std::fs::File> {
+pub fn wait_for_lock(kubelet: &Kubelet, path: &str) -> Flock<std::fs::File> {
+    WAITING.store(true, Ordering::SeqCst);
     kubelet.info("server.go:495", &format!("acquiring file lock on {path:?}"));
     let file = std::fs::OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
     let locked = file
         .map_err(|error| error.to_string())
         .and_then(|file| Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.to_string()));
-    locked.unwrap_or_else(|error| {
+    let locked = locked.unwrap_or_else(|error| {
         kubelet.die(Stage::Run, &format!("failed to run Kubelet: unable to acquire file lock on {path:?}: {error}"))
-    })
+    });
+    WAITING.store(false, Ordering::SeqCst);
+    locked
 }
 
 /// The reserved cgroup that is to be enforced and does not exist, on cgroup v1 or v2.

@@ -2,8 +2,8 @@
 //!
 //! The order of the steps in [`run`] is the real one's, because the supervisor's verdicts depend on it: parse,
 //! load, validate, write the serving certificate, look at the lock file, start, open healthz, say READY. Texts and
-//! exit codes are those of 1.20.2 or of 1.36.2, see [`Style`]. Not imitated: inotify on a lock
-//! file, reading anything but the first YAML document, every validation rule but a handful.
+//! exit codes are those of 1.20.2 or of 1.36.2, see [`Style`]. While it waits for a lock file it is noted as a preflight, a
+//! standby; it has started once it has the lock. Not imitated: inotify on a lock file, reading anything but the first YAML document, every validation rule but a handful.
 //!
 //! Tests steer it by a field that no kubelet has, `standIn` (see [`life::Knobs`]), and by settings that come from
 //! the environment or, since a preflight has an empty one, from a file beside the executable (see [`Settings`]).
@@ -27,7 +27,7 @@ pub use style::Style;
 
 use flags::{Flags, Parsed};
 use life::Knobs;
-use style::{Kubelet, Stage};
+use style::{Kubelet, Stage, Start};
 
 /// What the lock file check says when the recipe of a preflight (an empty `--lock-file`) brings it here.
 const NO_LOCK_FILE: &str = "failed to run Kubelet: cannot exit on lock file contention: no lock file specified";
@@ -53,8 +53,9 @@ pub fn run(args: Vec<OsString>) -> ! {
             std::process::exit(0);
         }
         Err(error) => {
-            let preflight = args.iter().any(|arg| arg.starts_with("--exit-on-lock-contention"));
-            kubelet.started(args, None, preflight, &Value::Null);
+            let judges = ["--exit-on-lock-contention", "--lock-file=/proc/"];
+            let preflight = args.iter().any(|arg| judges.iter().any(|flag| arg.starts_with(flag)));
+            kubelet.started(args, None, Start::new(preflight), &Value::Null);
             if kubelet.style == Style::V1_20 {
                 eprintln!("{}", flags::USAGE);
             }
@@ -64,12 +65,15 @@ pub fn run(args: Vec<OsString>) -> ! {
     if settings.confinement {
         kubelet.note(confinement::tried());
     }
-    let preflight = flags.bool("exit-on-lock-contention") && flags.get("lock-file").is_none_or(str::is_empty);
+    let lock = flags.get("lock-file").filter(|path| !path.is_empty() && !settings.ignores_lock);
+    let preflight = flags.bool("exit-on-lock-contention") && lock.is_none();
+    let judges = if lock.is_some() { Start::Standby } else { Start::new(preflight) };
     let path = flags.get("config").filter(|path| !path.is_empty()).map(absolute);
 
     let loaded = path.as_ref().map_or_else(|| Ok(config::Loaded::default()), |path| config::load(path, kubelet.style));
     let seen = loaded.as_ref().map_or(&Value::Null, |loaded| &loaded.original);
-    kubelet.started(args, path.as_deref(), preflight, seen);
+    kubelet.started(args, path.as_deref(), judges, seen);
+    let seen = seen.clone();
 
     if let Some(gate) = flags.gates().find(|gate| !kubelet.has_gate(gate)) {
         kubelet.die(Stage::FlagGates, &format!("unrecognized feature gate: {gate}"));
@@ -83,7 +87,7 @@ pub fn run(args: Vec<OsString>) -> ! {
         kubelet.warn_lenient(warning);
     }
     let knobs = Knobs::read(&loaded.knobs);
-    if preflight {
+    if judges != Start::Run {
         misbehave(&mut kubelet, &knobs);
     }
     let base = path.as_deref().and_then(Path::parent).map(Path::to_owned).unwrap_or_default();
@@ -99,6 +103,10 @@ pub fn run(args: Vec<OsString>) -> ! {
     }
     if preflight {
         kubelet.die(Stage::Run, NO_LOCK_FILE);
+    }
+    let _lock = lock.map(|path| life::wait_for_lock(&kubelet, path));
+    if judges == Start::Standby {
+        kubelet.started(args, path.as_deref(), Start::Run, &seen);
     }
     if settings.broken {
         let why = "the node is broken, whatever the configuration";

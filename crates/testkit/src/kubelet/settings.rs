@@ -21,6 +21,8 @@ pub struct Settings {
     pub broken: bool,
     /// It tries what it may, and notes that.
     pub confinement: bool,
+    /// It goes on without waiting for its lock file.
+    pub ignores_lock: bool,
     /// A feature gate that this version has lost.
     pub lost_gate: Option<String>,
 }
@@ -44,6 +46,7 @@ impl Settings {
             reports: get("STAND_IN_REPORTS").is_some(),
             broken: get("STAND_IN_BROKEN").is_some(),
             confinement: get("STAND_IN_CONFINEMENT").is_some(),
+            ignores_lock: get("STAND_IN_IGNORES_LOCK").is_some(),
             lost_gate: get("STAND_IN_LOST_GATE"),
         }
     }
@@ -109,6 +112,7 @@ impl Installed {
         self.entries().into_iter().filter(|e| e["event"] == "start" && e["preflight"] == false).collect()
     }
 
+    /// Those that found a standby, and those that ended.
     pub fn preflights(&self) -> Vec<Value> {
         self.entries().into_iter().filter(|e| e["event"] == "start" && e["preflight"] == true).collect()
     }

@@ -92,6 +92,21 @@ impl Stage {
     }
 }
 
+/// What a process is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    Preflight,
+    /// A preflight that waits for its lock file, and then runs.
+    Standby,
+    Run,
+}
+
+impl Start {
+    pub fn new(preflight: bool) -> Start {
+        if preflight { Start::Preflight } else { Start::Run }
+    }
+}
+
 /// The process, as far as it talks.
 #[derive(Clone)]
 pub struct Kubelet {
@@ -114,9 +129,9 @@ impl Kubelet {
         self.lost_gate.as_deref() != Some(gate) && config::is_gate(gate, self.style)
     }
 
-    pub fn started(&self, args: &[String], config: Option<&Path>, preflight: bool, content: &Value) {
+    pub fn started(&self, args: &[String], config: Option<&Path>, start: Start, content: &Value) {
         self.note(json!({"event": "start", "pid": std::process::id(), "args": args, "config": config,
-            "preflight": preflight, "configJson": content}));
+            "preflight": start != Start::Run, "standby": start == Start::Standby, "configJson": content}));
     }
 
     pub fn note(&self, entry: Value) {

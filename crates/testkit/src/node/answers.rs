@@ -34,7 +34,7 @@ impl Node {
             Effect::Watch(Some(reference)) if self.api_answers() && self.wanted != Assignment::Unknown => {
                 self.payload(&reference.name).map(Input::ConfigMap)
             }
-            Effect::Preflight(ticket, rendered) => self.preflight(*ticket, rendered),
+            Effect::Preflight(ticket, rendered, _) => self.preflight(*ticket, rendered),
             Effect::PreflightWith(ticket, rendered, version) => {
                 let found = self.other_kubelets.get(version.as_str()).ok_or(format!("no kubelet {version} here"));
                 let is_refused = |refused: &Vec<String>| refused.contains(&rendered.digest.0);
@@ -80,6 +80,7 @@ impl Node {
             | Effect::Count(_)
             | Effect::ProveReload(..)
             | Effect::Reexec
+            | Effect::DiscardStandby
             | Effect::PingWatchdog => None,
         }
     }

@@ -94,6 +94,8 @@ impl Node {
             return false; // asked for again with its next answer
         }
         let Some(handover) = self.executor.state.hand_over() else { return false };
+        let stands_by = self.outside.borrow().standby.standby.is_some();
+        self.must(Law::Standby, !stands_by, || "a reload beside a standby".to_owned());
         let handover = Handover::decode(handover.encode()).unwrap_or_else(|why| panic!("{why}"));
         self.outside.borrow_mut().forget_questions();
         self.executor = Self::executor(&self.outside, self.settings.clone());
@@ -270,6 +272,7 @@ impl Node {
                 return;
             }
             outside.check_claims(&self.executor.state);
+            outside.check_standby();
         }
         self.complain();
     }

@@ -22,6 +22,7 @@ pub enum Law {
     Runs,
     RunsInStall,
     OneKubelet,
+    Standby,
     StopEnds,
     Ends,
     Watchdog,
@@ -72,10 +73,11 @@ pub enum Law {
 pub type Entry = (Law, u64, &'static str);
 
 impl Law {
-    pub const ALL: [Entry; 47] = [
+    pub const ALL: [Entry; 48] = [
         (Self::Runs, 10_000, "law 1: a kubelet runs, but for moments"),
         (Self::RunsInStall, 3_000, "law 1: it does so while the store does not answer"),
         (Self::OneKubelet, 1_000, "law 1: there is one kubelet at a time, and the machine knows which"),
+        (Self::Standby, 20, "law 1: a kubelet that waits for the end of another is started within moments, or ended"),
         (Self::StopEnds, 50, "law 1: a kubelet that ignores SIGTERM is killed"),
         (Self::Ends, 20, "law 1: the supervisor ends when it is told to, and the kubelet with it"),
         (Self::Watchdog, 10_000, "law 1: systemd's watchdog is pinged, whatever the store does"),

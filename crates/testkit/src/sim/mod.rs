@@ -15,6 +15,7 @@ pub mod moments;
 pub mod ports;
 pub mod records;
 pub mod silence;
+pub mod standby;
 pub mod store;
 pub mod world;
 

@@ -15,6 +15,7 @@ use kubelet_supervisor::machine::{Counter, Level, State, Ticket};
 use kubelet_supervisor::ports::{self, LocalError, LocalPolicy, SpawnError};
 
 use super::laws::Law;
+use super::standby::StandbySlot;
 use super::store::SimStore;
 use super::world::{Behaviour, Coming, Content, Outside, ms};
 
@@ -40,6 +41,7 @@ pub(super) enum Call {
     Kill,
     Probe,
     Judge,
+    Discard,
     Watch,
     Publish,
     Query,
@@ -141,6 +143,7 @@ impl ports::Kubelet for Handle {
         outside.account.check(Law::OneKubelet, false, !second, || "a second kubelet was started".to_owned());
         let text = config.map(|path| outside.disk.peek(Path::new(path)).unwrap_or_default());
         let content = Content::of(text.as_ref().unwrap_or(&outside.local));
+        let content = outside.promote_standby(config, &flags).unwrap_or(content);
         outside.check_start(config, content);
         outside.check_flags(config, content, &flags);
         Ok(outside.begin_process(config.map(str::to_owned), content))
@@ -197,6 +200,14 @@ impl ports::Preflight for Handle {
             outside.account.withheld = None;
             outside.schedule(delay, Coming::Verdict(ticket, verdict));
         }
+    }
+    fn judge_for_standby(&mut self, ticket: Ticket, candidate: &Rendered) {
+        self.judge(ticket, candidate);
+        self.0.borrow_mut().expect_standby(ticket, candidate);
+    }
+    fn discard_standby(&mut self) {
+        self.note(Call::Discard);
+        self.0.borrow_mut().standby = StandbySlot::default();
     }
     fn self_test(&mut self) {}
 }

@@ -18,6 +18,7 @@ use super::disk::SimDisk;
 use super::kubelet::{Observations, Process, Surroundings, Trouble};
 use super::moments::Moments;
 use super::silence::Silence;
+use super::standby::StandbySlot;
 
 /// Where the store is.
 pub const ROOT: &str = "/var/lib/kubelet/dynamic-config";
@@ -84,6 +85,7 @@ pub struct Outside {
     /// All that ever existed, by uid and resourceVersion.
     pub history: BTreeMap<String, BTreeMap<String, Version>>,
     pub process: Option<Process>,
+    pub standby: StandbySlot,
     pub down_since: Duration,
     pub surroundings: Surroundings,
     pub trouble: Trouble,
@@ -141,6 +143,7 @@ impl Outside {
             maps: BTreeMap::new(),
             history: BTreeMap::new(),
             process: None,
+            standby: StandbySlot::default(),
             down_since: Duration::from_secs(1000),
             surroundings: Surroundings::default(),
             trouble: Trouble::default(),
@@ -210,7 +213,10 @@ impl Outside {
                 self.account.misled = true;
                 input
             }),
-            Coming::Verdict(ticket, verdict) => Some(Input::PreflightDone(ticket, verdict)),
+            Coming::Verdict(ticket, verdict) => {
+                self.park_standby(ticket, &verdict);
+                Some(Input::PreflightDone(ticket, verdict))
+            }
             Coming::Ready(pid) => self.becomes_ready(pid),
             Coming::Healthz(pid, sick) => {
                 self.becomes_sick(pid, sick);
@@ -233,7 +239,7 @@ impl Outside {
     pub fn forget_life(&mut self) {
         self.queue.clear();
         self.watched = None;
-        self.process = None;
+        (self.process, self.standby) = (None, StandbySlot::default());
         self.down_since = self.now;
         self.known_assignment = Assignment::Unknown;
         self.observations = Observations::default();

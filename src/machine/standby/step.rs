@@ -1,0 +1,34 @@
+//! When a standby is asked for, and when it is ended.
+
+use super::Standby;
+use crate::machine::io::{Afterwards, Effect};
+use crate::machine::model::{KubeletId, Rendered};
+use crate::machine::{RestartBy, State};
+use kubelet_config::digest::Digest;
+
+impl State {
+    /// Whether the kubelet that judges this change may stand by.
+    pub(in crate::machine) fn afterwards(&mut self, rendered: &Rendered) -> Afterwards {
+        // With `--restart-by exit` another supervisor starts the next kubelet; a wait would keep it for minutes.
+        let soon = self.settings.restart_by == RestartBy::Exec && self.pending_start().is_none();
+        if !soon || self.reload.is_under_way() {
+            return Afterwards::Ends;
+        }
+        self.standby = Standby(Some((rendered.digest.clone(), self.process.kubelet_id().clone())));
+        Afterwards::StandsBy
+    }
+
+    /// Ends a standby that nobody is about to start.
+    pub(in crate::machine) fn tick_standby(&mut self, fx: &mut Vec<Effect>) {
+        let is_wanted = |(digest, binary): &(Digest, KubeletId)| {
+            let switches = self.running().digest.as_ref() != Some(digest)
+                && self.desired().is_some_and(|version| version.has_content(digest));
+            let soon = switches || self.is_change_soon(digest);
+            soon && binary == self.process.kubelet_id() && !self.is_leaving() && !self.reload.is_under_way()
+        };
+        if self.standby.0.as_ref().is_some_and(|standby| !is_wanted(standby)) {
+            self.standby.forget();
+            fx.push(Effect::DiscardStandby);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The standby on the bare machine: asked for where a change is switched to at once, and ended where it is not.
+
+use kubelet_config::assignment::Assignment;
+use kubelet_supervisor::machine::command::Command;
+use kubelet_supervisor::machine::{Afterwards, Effect, Input, RestartBy, Settings, limits};
+use testkit::node::{Node, reference};
+
+/// What was asked of judges so far.
+fn asked(node: &Node) -> Vec<Afterwards> {
+    let asked = |effect: &Effect| match effect {
+        Effect::Preflight(_, _, afterwards) => Some(*afterwards),
+        _ => None,
+    };
+    node.effects.iter().filter_map(asked).collect()
+}
+
+fn discards(node: &Node) -> usize {
+    node.effects.iter().filter(|effect| **effect == Effect::DiscardStandby).count()
+}
+
+/// A change is judged, and its baseline waits for an API server that does not answer.
+fn parked() -> Node {
+    let mut node = Node::new();
+    node.hold();
+    node.assign("a");
+    assert_eq!((asked(&node), discards(&node)), (vec![Afterwards::StandsBy], 0));
+    assert_eq!(node.starts, [""]);
+    node
+}
+
+#[test]
+fn a_change_that_is_switched_to_at_once_keeps_it_to_its_start() {
+    let mut node = Node::new();
+    node.assign("a");
+    assert_eq!((asked(&node), discards(&node)), (vec![Afterwards::StandsBy], 0));
+    assert_eq!(node.starts, ["", "a"]);
+    node.pass(700);
+    assert_eq!((node.last_known_good(), discards(&node)), ("a", 0));
+}
+
+#[test]
+fn an_edit_that_waits_for_its_turn_is_judged_and_no_more() {
+    let mut node = Node::with(Settings { spread: limits::SPREAD, ..Settings::default() });
+    node.step(Input::NodeName("n1".to_owned()));
+    node.assign("a");
+    node.pass(660);
+    node.edit("a", "2");
+    assert!(node.state.scheduled().is_some());
+    assert_eq!(asked(&node), [Afterwards::StandsBy, Afterwards::Ends]);
+}
+
+#[test]
+fn where_systemd_starts_the_next_kubelet_none_waits() {
+    let mut node = Node::with(Settings { restart_by: RestartBy::Exit, ..Settings::default() });
+    node.assign("a");
+    assert_eq!(asked(&node), [Afterwards::Ends]);
+}
+
+#[test]
+fn what_is_not_asked_for_any_more_or_is_frozen_leaves_none_behind() {
+    let gone = |node: &mut Node| node.step(Input::Node(Assignment::Map(reference("no-such-map"))));
+    let frozen = |node: &mut Node| {
+        node.ask(Command::Freeze);
+    };
+    let leaves = |node: &mut Node| node.step(Input::Shutdown);
+    for end in [gone as fn(&mut Node), frozen, leaves] {
+        let mut node = parked();
+        end(&mut node);
+        node.release();
+        assert_eq!((discards(&node), node.starts.len()), (1, 1));
+    }
+}
+
+#[test]
+fn the_next_version_has_its_own() {
+    let mut node = parked();
+    node.edit("a", "2");
+    node.release();
+    node.pass(10);
+    assert_eq!(node.starts, ["", "a@2"]);
+    assert_eq!(asked(&node), [Afterwards::StandsBy, Afterwards::StandsBy]);
+}
+
+#[test]
+fn one_that_waits_for_the_api_server_is_ended() {
+    let mut node = Node::new();
+    node.queries_answered = false;
+    node.assign("a");
+    assert_eq!((asked(&node), discards(&node)), (vec![Afterwards::StandsBy], 0));
+    node.pass(limits::BASELINE.as_secs() + 2);
+    assert_eq!(discards(&node), 1);
+    node.queries_answered = true;
+    node.pass(60);
+    assert_eq!(node.starts, ["", "a"]);
+    assert_eq!(asked(&node).len(), 1, "it was accepted");
+}
+
+#[test]
+fn a_reload_comes_after_its_end() {
+    let mut node = parked();
+    assert!(node.state.hand_over().is_none(), "it would be left to nobody");
+    node.step(Input::Reload);
+    assert_eq!(discards(&node), 1);
+    assert!(node.state.hand_over().is_some());
+}
