@@ -24,7 +24,9 @@ impl State {
             let switches = self.running().digest.as_ref() != Some(digest)
                 && self.desired().is_some_and(|version| version.has_content(digest));
             let soon = switches || self.is_change_soon(digest);
-            soon && binary == self.process.kubelet_id() && !self.is_leaving() && !self.reload.is_under_way()
+            // A node that is shut down starts nothing any more.
+            let starts = !self.is_leaving() && !self.is_going_down() && !self.reload.is_under_way();
+            soon && starts && binary == self.process.kubelet_id()
         };
         if self.standby.0.as_ref().is_some_and(|standby| !is_wanted(standby)) {
             self.standby.forget();
