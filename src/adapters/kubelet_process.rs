@@ -92,10 +92,8 @@ impl KubeletProcess {
         let (pid, inputs) = (self.pid.clone(), self.inputs.clone());
         tokio::spawn(async move {
             let exit = exit_of(&child.wait().await);
-            pid.set(0);
-            if let Some(last_lines) = last_lines {
-                let _ = tokio::time::timeout(LAST_LINES_TIMEOUT, last_lines).await;
-            }
+            pid.reaped();
+            await_last_words(last_lines).await;
             // The daemon is gone only when the supervisor ends.
             let _ = inputs.send(Input::Exited(exit));
         });
@@ -125,10 +123,8 @@ impl KubeletProcess {
                     None => ended.recv().await,
                 };
             };
-            shared.set(0);
-            if let Some(last_lines) = last_lines {
-                let _ = tokio::time::timeout(LAST_LINES_TIMEOUT, last_lines).await;
-            }
+            shared.reaped();
+            await_last_words(last_lines).await;
             let _ = inputs.send(Input::Exited(exit));
             while !orphans.is_empty() && ended.recv().await.is_some() {
                 orphans.retain(|orphan| reap(*orphan).is_none());
@@ -148,6 +144,15 @@ impl KubeletProcess {
             }
         });
     }
+}
+
+/// What it wrote and said before its end comes first: lines on stderr, and READY=1, which lies in the notify socket by now. A
+/// task that yields goes on after all that are woken by what can be read.
+async fn await_last_words(last_lines: Option<oneshot::Receiver<()>>) {
+    if let Some(last_lines) = last_lines {
+        let _ = tokio::time::timeout(LAST_LINES_TIMEOUT, last_lines).await;
+    }
+    tokio::task::yield_now().await;
 }
 
 impl Drop for KubeletProcess {

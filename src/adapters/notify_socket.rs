@@ -192,7 +192,7 @@ fn parse(line: &str) -> Option<Input> {
 /// The child itself, or a process of its group (a wrapper script may start the kubelet), of our own user: the process id of a
 /// stranger that has ended may be one of the kubelet's by now.
 fn is_kubelet(sender: Option<UnixCredentials>, child: &ChildPid) -> bool {
-    let (Some(sender), Some(child)) = (sender, child.get()) else { return false };
+    let (Some(sender), Some(child)) = (sender, child.heard()) else { return false };
     let group = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(sender.pid())));
     sender.uid() == nix::unistd::geteuid().as_raw()
         && (sender.pid() == child || group.is_ok_and(|group| group.as_raw() == child))

@@ -11,7 +11,7 @@ use super::{Kubelet, ReloadStage, State};
 use kubelet_config::duration::GoDuration;
 use kubelet_config::policy::PolicyState;
 use kubelet_config::status::{
-    Condition, ConditionReason, ConditionStatus, NodeConfigStatus, VERSION, config_source, cut, timestamp,
+    Condition, ConditionReason, ConditionStatus, NodeConfigStatus, VERSION, WAITS_WHILE, config_source, cut, timestamp,
 };
 
 /// What the state amounts to.
@@ -88,7 +88,7 @@ fn condition(state: &State) -> Condition {
             Some(at) => {
                 format!("Takes effect at {} at the latest: {source}; it waits, {why}", timestamp(at.wall_nanos))
             }
-            None => format!("Waits while {why}: {source}"),
+            None => format!("{WAITS_WHILE}{why}: {source}"),
         };
         (ConditionStatus::Unknown, ConditionReason::Scheduled, message)
     } else if records.frozen {

@@ -231,11 +231,12 @@ fn it_waits_for_as_long_as_the_node_is_under_pressure() {
 #[test]
 fn pressure_that_the_change_may_end_does_not_hold_it() {
     let plain = json!({});
-    let cases: [(&Value, Option<&str>, bool); 5] = [
+    let cases: [(&Value, Option<&str>, bool); 6] = [
         (&plain, None, true),
         (&json!({"maxPods": 50}), None, true),
         (&json!({"evictionHard": {"nodefs.available": "1%"}}), None, false),
         (&json!({"imageGCHighThresholdPercent": 60}), None, false),
+        (&json!({"systemReserved": {"memory": "1Gi"}}), None, false),
         (&plain, Some("pods"), false),
     ];
     for (fields, acknowledge, waits) in cases {

@@ -215,6 +215,9 @@ impl ConditionReason {
     }
 }
 
+/// How the message of a condition begins whose change waits for as long as the Node is under pressure.
+pub const WAITS_WHILE: &str = "Waits while ";
+
 /// The Node annotation that holds the status where `status.config` is not kept, and beside it
 /// where it is: the same JSON.
 pub const STATUS_ANNOTATION: &str = "kubelet-supervisor.io/config-status";

@@ -20,7 +20,8 @@ pub(super) fn measure(root_dir: &Path) -> Supplies {
         }
     };
     let meminfo = read(Path::new("/proc/meminfo"));
-    add("memory.available", memory(&meminfo, working_set(Path::new(CGROUPS[0]))));
+    let used = working_set(Path::new(CGROUPS[0])).or_else(|| root_working_set(&read(ROOT_STAT.as_ref())));
+    add("memory.available", memory(&meminfo, used));
     let pods = CGROUPS.iter().flat_map(|base| PODS.map(|name| Path::new(base).join(name)));
     let used = pods.into_iter().find_map(|cgroup| working_set(&cgroup));
     add("allocatableMemory.available", used.and_then(|used| memory(&meminfo, Some(used))));
@@ -35,6 +36,9 @@ pub(super) fn measure(root_dir: &Path) -> Supplies {
     }
     supplies
 }
+
+/// Of the root of version 2, since Linux 5.
+const ROOT_STAT: &str = "/sys/fs/cgroup/memory.stat";
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
@@ -59,10 +63,21 @@ fn working_set(cgroup: &Path) -> Option<u64> {
     Some(usage.saturating_sub(inactive_file(&read(&cgroup.join("memory.stat")))?))
 }
 
+/// The same of the root of version 2, where what a process and the page cache have is what is used, and the kernel's own
+/// memory is not (rootStatsFromMeminfo and what took its place, opencontainers/runc libcontainer/cgroups/fs2/memory.go: older
+/// ones count more as used, and refuse more).
+fn root_working_set(stat: &str) -> Option<u64> {
+    let used = count(stat, "anon")?.saturating_add(count(stat, "file")?);
+    Some(used.saturating_sub(inactive_file(stat)?))
+}
+
 /// With that of the cgroups below.
 fn inactive_file(stat: &str) -> Option<u64> {
-    let of = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok());
-    of("total_inactive_file").or_else(|| of("inactive_file"))
+    count(stat, "total_inactive_file").or_else(|| count(stat, "inactive_file"))
+}
+
+fn count(stat: &str, name: &str) -> Option<u64> {
+    stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// All memory without what is used; where no cgroup tells that, without what is neither free nor cached for long
@@ -128,6 +143,8 @@ mod tests {
         assert_eq!(memory(text, None), Some(Supply { available: 1500 << 10, capacity: 8000 << 10 }));
         assert_eq!(memory(text, Some(9000 << 10)), Some(Supply { available: 0, capacity: 8000 << 10 }));
         assert_eq!(memory("MemTotal: 8000 kB\n", None), None);
+        let root = "anon 700\nfile 500\nkernel_stack 900\ninactive_file 200\n";
+        assert_eq!((root_working_set(root), root_working_set("anon 7\nfile 5\n")), (Some(1000), None));
         let cgroup = tempfile::tempdir().unwrap();
         assert_eq!(working_set(cgroup.path()), None);
         for (file, stat) in [

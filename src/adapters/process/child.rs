@@ -19,6 +19,8 @@ pub struct ChildPid(Arc<Child>);
 struct Child {
     /// 0 if there is none.
     pid: AtomicI32,
+    /// Whose messages count: the same, and for a moment after its end.
+    heard: AtomicI32,
     stopping: AtomicBool,
 }
 
@@ -27,6 +29,11 @@ impl ChildPid {
     #[must_use]
     pub fn get(&self) -> Option<i32> {
         Some(self.0.pid.load(SeqCst)).filter(|pid| *pid > 0)
+    }
+
+    /// The id of the process whose messages count: one that has just ended may have said something before.
+    pub(crate) fn heard(&self) -> Option<i32> {
+        Some(self.0.heard.load(SeqCst)).filter(|pid| *pid > 0)
     }
 
     /// True if there is a process that is to end: it was sent SIGTERM or SIGKILL, or SIGQUIT because it hangs.
@@ -54,6 +61,13 @@ impl ChildPid {
     pub fn set(&self, pid: i32) {
         self.0.stopping.store(false, SeqCst);
         self.0.pid.store(pid, SeqCst);
+        self.0.heard.store(pid, SeqCst);
+    }
+
+    /// It was reaped, and is not signalled any more.
+    pub(crate) fn reaped(&self) {
+        self.0.stopping.store(false, SeqCst);
+        self.0.pid.store(0, SeqCst);
     }
 }
 

@@ -161,10 +161,13 @@ fn under_pressure(
     (mut lost, lost_anyway): (Vec<Refusal>, Vec<Refusal>),
 ) -> Vec<Impact> {
     let before = crossed(old.config, old.supplies);
-    let is_met = |one: &Crossed<'_>| before.iter().any(|known| known.signal == one.signal);
-    let (standing, met): (Vec<_>, Vec<_>) = crossed(new.config, new.supplies).into_iter().partition(is_met);
+    // A soft threshold that is crossed is no hard one.
+    let was_crossed =
+        |one: &Crossed<'_>| before.iter().any(|known| (known.field, known.signal) == (one.field, one.signal));
+    let (standing, newly_crossed): (Vec<_>, Vec<_>) =
+        crossed(new.config, new.supplies).into_iter().partition(was_crossed);
     let mut by_field: Vec<(&'static str, Vec<Crossed<'_>>)> = Vec::new();
-    for one in met {
+    for one in newly_crossed {
         let field = to_blame(&one, old.config, new.config);
         match by_field.iter_mut().find(|(known, _)| *known == field) {
             Some((_, all)) => all.push(one),

@@ -135,7 +135,7 @@ impl NodeStore {
         }
         keep(&mut since.unanswered, node.preflight.as_ref().is_some_and(NodePreflight::is_open));
         keep(&mut since.unready, !node.ready);
-        keep(&mut since.updating, node.is_in_flight(Proof::Proven) || node.is_returning());
+        keep(&mut since.updating, !node.waits && (node.is_in_flight(Proof::Proven) || node.is_returning()));
         nodes.known.insert(node.name.clone(), node);
         drop(nodes);
         if !same {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::node::{Carrier, ConfigManager, NodeRow, Stage};
-use kubelet_config::status::config_source;
+use kubelet_config::status::{WAITS_WHILE, config_source};
 
 /// An assignment that no supervisor took up within this time, seconds: the slowest way is an API server that lets
 /// nodes ask but not watch, where they ask every one to two minutes.
@@ -178,7 +178,7 @@ impl<'a> View<'a> {
             (ManagerStatus::Nobody, _) => "kubelet-supervisor enable, on the node".to_owned(),
             _ if row.invalid.is_some() => row.invalid.clone().unwrap_or_default(),
             (_, Stage::Failed | Stage::Held) => message.to_owned(),
-            (_, Stage::Scheduled) if message.contains(" waits, ") || message.starts_with("Waits ") => {
+            (_, Stage::Scheduled) if message.contains(" waits, ") || message.starts_with(WAITS_WHILE) => {
                 message.to_owned()
             }
             (_, Stage::OnTrial) if self.reason() == "TrialSuspended" => message.to_owned(),

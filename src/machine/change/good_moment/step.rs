@@ -16,7 +16,9 @@ use kubelet_config::source::{ConfigAnnotations, Source};
 use kubelet_config::status::timestamp;
 
 /// Fields by which the kubelet comes under pressure and out of it: a change of these may be what ends it.
-const PRESSURE_FIELDS: [&str; 11] = [
+const PRESSURE_FIELDS: [&str; 15] = [
+    "cgroupRoot",
+    "enforceNodeAllocatable",
     "evictionHard",
     "evictionMaxPodGracePeriod",
     "evictionMinimumReclaim",
@@ -27,7 +29,9 @@ const PRESSURE_FIELDS: [&str; 11] = [
     "imageGCLowThresholdPercent",
     "imageMaximumGCAge",
     "imageMinimumGCAge",
+    "kubeReserved",
     "mergeDefaultEvictionSettings",
+    "systemReserved",
 ];
 
 impl State {
@@ -59,9 +63,11 @@ impl State {
         self.take_baseline(rendered, fx);
     }
 
-    /// Nothing waits for the way back, nor where there is no kubelet that could be disturbed.
+    /// The way back, also to what was proven before, waits for nothing; nor does anything where there is no kubelet that could be disturbed.
     fn is_urgent(&self, rendered: &Rendered) -> bool {
-        self.fallback_content() == Some(&rendered.digest) || !self.process.run().is_some_and(Run::is_ready)
+        let is_proven = self.records().proven.iter().any(|version| version.has_content(&rendered.digest));
+        let is_way_back = is_proven || self.fallback_content() == Some(&rendered.digest);
+        is_way_back || !self.process.run().is_some_and(Run::is_ready)
     }
 
     /// What the Node is under, where a change is to wait for the end of that. It does not where the pressure may be the work

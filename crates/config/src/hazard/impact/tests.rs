@@ -211,6 +211,19 @@ fn pressure_that_is_there_already_costs_at_any_restart() {
     );
 }
 
+/// What a soft threshold only keeps pods from, a hard one kills them for.
+#[test]
+fn a_soft_threshold_that_is_crossed_is_no_hard_one() {
+    let left = supplies(&[("nodefs.available", 12 << 30, 100 << 30)]);
+    let soft = json!({"evictionSoft": {"nodefs.available": "20%"}});
+    let hard = json!({"evictionSoft": {"nodefs.available": "20%"}, "evictionHard": {"nodefs.available": "15%"}});
+    let [refused, _] = evictions(&soft, &hard, Some(36), &left);
+    let refused = refused.unwrap();
+    assert!(refused.starts_with("evictionHard: would evict pods at once: nodefs.available is 12Gi"), "{refused}");
+    let [refused, told] = evictions(&soft, &soft, Some(36), &left);
+    assert!(refused.is_none() && told.is_some(), "{told:?}");
+}
+
 #[test]
 fn a_sysctl_that_is_taken_away_is_blamed_and_one_that_never_was_is_told() {
     let spec = json!({"securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1"}]}});

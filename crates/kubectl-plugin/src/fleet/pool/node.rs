@@ -14,6 +14,7 @@ use kubelet_config::pods::MIRROR;
 use kubelet_config::preflight::PreflightResult;
 use kubelet_config::reported::{ReportedCondition, text};
 use kubelet_config::source::ConfigMapRef;
+use kubelet_config::status::WAITS_WHILE;
 
 /// Labels of control-plane Nodes; `master` up to 1.24.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
@@ -110,6 +111,8 @@ pub(crate) struct PoolNode {
     pub(crate) cordoned_by: Option<String>,
     /// An operator on the Node lets no change in.
     pub(crate) held: bool,
+    /// It waits for as long as its Node is under pressure: that is held against no revision.
+    pub(crate) waits: bool,
     /// Somebody is there who answers.
     pub(crate) has_supervisor: bool,
     /// What it was asked to judge last.
@@ -138,6 +141,7 @@ impl PoolNode {
             written: WrittenAssignment::from_row(&row),
             progress: progress(&row, &message),
             held: row.stage() == Stage::Held,
+            waits: row.stage() == Stage::Scheduled && message.starts_with(WAITS_WHILE),
             has_supervisor: row.manager == Some(ConfigManager::Supervisor),
             preflight: NodePreflight::from_row(&row),
             unproven_until: row.labels.get(UNPROVEN_UNTIL).and_then(|at| Timestamp::from_second(at.parse().ok()?).ok()),
