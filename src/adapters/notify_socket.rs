@@ -192,10 +192,16 @@ fn parse(line: &str) -> Option<Input> {
 /// The child itself, or a process of its group (a wrapper script may start the kubelet), of our own user: the process id of a
 /// stranger that has ended may be one of the kubelet's by now.
 fn is_kubelet(sender: Option<UnixCredentials>, child: &ChildPid) -> bool {
-    let (Some(sender), Some(child)) = (sender, child.heard()) else { return false };
-    let group = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(sender.pid())));
-    sender.uid() == nix::unistd::geteuid().as_raw()
-        && (sender.pid() == child || group.is_ok_and(|group| group.as_raw() == child))
+    let (Some(sender), Some(pid)) = (sender, child.heard()) else { return false };
+    let is_member = match sender.pid() {
+        // The kernel knows no id of one that was reaped since it sent this (`scm_recv`, include/net/scm.h, Linux 6.1).
+        0 => child.get().is_none(),
+        sender => {
+            let group = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(sender)));
+            sender == pid || group.is_ok_and(|group| group.as_raw() == pid)
+        }
+    };
+    is_member && sender.uid() == nix::unistd::geteuid().as_raw()
 }
 
 #[cfg(test)]

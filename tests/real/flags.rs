@@ -7,10 +7,12 @@ use crate::bad_configurations::{LOAD, VALIDATE};
 use crate::supervisor::{Case, Supervisor};
 
 /// The arguments of the kubelet that runs.
+/// The kubelet's, but for the lock of one that stood by before.
 fn command_line(supervisor: &Supervisor<'_>) -> Vec<String> {
     let path = format!("/proc/{}/cmdline", supervisor.kubelet());
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    let words = bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    words.filter(|word| word != "--lock-file=/proc/self/fd/0").collect()
 }
 
 /// The ConfigMap with other flags.
