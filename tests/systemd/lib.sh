@@ -34,7 +34,7 @@ kubelet_pids() {
     for pid in $(pgrep -x 'kubelet|hyperkube'); do
         words=$({ tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null)
         case $words in
-        "" | *--exit-on-lock-contention=true* | *--version*) ;;
+        "" | *--exit-on-lock-contention=true* | *--cert-dir=*/supervisor/preflight* | *--version*) ;;
         *) echo "$pid" ;;
         esac
     done
