@@ -110,32 +110,33 @@ impl KubeletPreflight {
         let (tested, parks) = (SelfTest::default(), SelfTest::default());
         Self { command, inputs, tested, parks, metrics, version, versions_dir, standby, run: None }
     }
+
+    /// There is one run at a time: an earlier one is dropped.
+    fn run_instead(&mut self, run: impl Future<Output = ()> + Send + 'static) {
+        if let Some(earlier) = self.run.replace(tokio::spawn(run)) {
+            earlier.abort();
+        }
+    }
 }
 
 impl ports::Preflight for KubeletPreflight {
     fn judge(&mut self, ticket: u64, candidate: &Rendered) {
-        if let Some(run) = self.run.take() {
-            run.abort();
-        }
         let (command, inputs, tested) = (self.command.clone(), self.inputs.clone(), self.tested.clone());
         let (metrics, candidate) = (self.metrics.clone(), Candidate::from(candidate));
-        self.run = Some(tokio::spawn(async move {
+        self.run_instead(async move {
             let started = Instant::now();
             let verdict = judge_tested(&command, &tested, &candidate).await;
             metrics.preflight_took(started.elapsed().as_secs_f64());
             let _ = inputs.send(Input::PreflightDone(ticket, verdict));
-        }));
+        });
     }
 
     fn judge_for_standby(&mut self, ticket: u64, candidate: &Rendered) {
         let Some(standby) = self.standby.clone() else { return self.judge(ticket, candidate) };
-        if let Some(run) = self.run.take() {
-            run.abort();
-        }
         let (command, inputs, candidate) = (self.command.clone(), self.inputs.clone(), candidate.clone());
         let (tested, parks, metrics) = (self.tested.clone(), self.parks.clone(), self.metrics.clone());
         standby.expect(ticket);
-        self.run = Some(tokio::spawn(async move {
+        self.run_instead(async move {
             let started = Instant::now();
             let parked = match ensure_parks(&command, &tested, &parks).await {
                 Ok(()) => standby.park(ticket, &candidate).await,
@@ -150,7 +151,7 @@ impl ports::Preflight for KubeletPreflight {
             };
             metrics.preflight_took(started.elapsed().as_secs_f64());
             let _ = inputs.send(Input::PreflightDone(ticket, verdict));
-        }));
+        });
     }
 
     fn discard_standby(&mut self) {
@@ -160,15 +161,12 @@ impl ports::Preflight for KubeletPreflight {
     }
 
     fn judge_with(&mut self, ticket: u64, candidate: &Rendered, version: &KubeletVersion) {
-        if let Some(run) = self.run.take() {
-            run.abort();
-        }
         let (command, inputs, dir) = (self.command.clone(), self.inputs.clone(), self.versions_dir.clone());
         let (candidate, version) = (Candidate::from(candidate), version.clone());
-        self.run = Some(tokio::spawn(async move {
+        self.run_instead(async move {
             let found = judge_with_other(command, dir, &version, &candidate).await;
             let _ = inputs.send(Input::PreflightWithDone(ticket, found));
-        }));
+        });
     }
 
     fn self_test(&mut self) {

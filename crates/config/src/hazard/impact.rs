@@ -57,15 +57,15 @@ pub fn preview(old: &Value, new: &Kubelet<'_>, inventory: Option<&PodInventory>)
     }
     let old = Kubelet { config: old, ..*new };
     let refused = inventory.map(|inventory| refusals(new, inventory)).unwrap_or_default();
-    let (evicted, refused) = refused.into_iter().partition(|refusal| refusal.reason == Reason::Evicted);
+    let (evicted, refused): (Vec<_>, Vec<_>) =
+        refused.into_iter().partition(|refusal| refusal.reason == Reason::Evicted);
     // Those that the kubelet of today would not refuse for the same.
     let is_new = |refusal: &Refusal| {
         let pod = inventory.and_then(|inventory| inventory.pods.iter().find(|pod| pod.name == refusal.pod));
         pod.is_some_and(|pod| !refuses_for(&refusal.reason, pod, &old))
     };
-    let split = |refused: Vec<Refusal>| refused.into_iter().partition(is_new);
-    let mut impacts = inventory.map(|known| turned_away(&old, new, known, refused, &split)).unwrap_or_default();
-    impacts.extend(under_pressure(&old, new, split(evicted)));
+    let mut impacts = inventory.map(|known| turned_away(&old, new, known, refused, &is_new)).unwrap_or_default();
+    impacts.extend(under_pressure(&old, new, evicted.into_iter().partition(is_new)));
     impacts.extend(not_measured(&old, new));
     impacts
 }
@@ -81,10 +81,10 @@ fn turned_away(
     new: &Kubelet<'_>,
     inventory: &PodInventory,
     refused: Vec<Refusal>,
-    split: &dyn Fn(Vec<Refusal>) -> (Vec<Refusal>, Vec<Refusal>),
+    is_new: &impl Fn(&Refusal) -> bool,
 ) -> Vec<Impact> {
     let (mut misplaced, mut too_many, mut too_large) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut forbidden, mut tainted) = (Vec::new(), Vec::new());
+    let (mut forbidden, mut tainted) = (Vec::<Refusal>::new(), Vec::new());
     for refusal in refused {
         match &refusal.reason {
             Reason::Evicted => {}
@@ -95,7 +95,7 @@ fn turned_away(
             Reason::OutOf(_) | Reason::Preempting(_) => too_large.push(refusal),
         }
     }
-    let (forbidden, forbidden_anyway) = split(forbidden);
+    let (forbidden, forbidden_anyway) = forbidden.into_iter().partition(is_new);
     let (left, limit) = places(new.config, &inventory.node);
     let fewer = places(old.config, &inventory.node).0 > left;
     let field = if fewer { limit } else { ANY_RESTART };
