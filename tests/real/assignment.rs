@@ -5,13 +5,14 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::cluster::{Cluster, until};
+use crate::versions;
 
 /// The labels of an assignment begin with this; the domain is the one that NodeRestriction keeps a node from.
 pub const LABEL: &str = "kubelet-config.node-restriction.kubernetes.io";
 pub const STATUS: &str = "kubelet-supervisor.io/config-status";
 
 /// Where an assignment is written, and by that the kind of API server: one with the gate `DynamicKubeletConfig` on, or
-/// one with it off, which drops `spec.configSource` and `status.config` as modern ones do.
+/// one without it, which drops `spec.configSource` and `status.config`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     Native,
@@ -36,9 +37,10 @@ impl Carrier {
 
     /// Further flags of the API server.
     pub fn server_flags(self) -> &'static str {
-        match self {
-            Self::Native => "",
-            Self::Labels => "--feature-gates=DynamicKubeletConfig=false",
+        match (self, versions::keeps_config_source()) {
+            (Self::Native, _) => "--feature-gates=DynamicKubeletConfig=true",
+            (Self::Labels, true) => "--feature-gates=DynamicKubeletConfig=false",
+            (Self::Labels, false) => "", // the gate is gone
         }
     }
 }

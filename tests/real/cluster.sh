@@ -1,6 +1,6 @@
 #!/bin/bash
-# A real cluster of one node on this machine: etcd, kube-apiserver v1.20.2 and a containerd of its own. No kubelet:
-# that is what the callers bring.
+# A real cluster of one node on this machine: etcd, kube-apiserver and a containerd of its own. No kubelet: that is what
+# the callers bring.
 #
 #   cluster.sh up DIR                              bring everything up, return when the API server is ready
 #   cluster.sh kubelet-config DIR                  write DIR/kubelet/config.yaml, the node's local configuration (part of up)
@@ -9,7 +9,8 @@
 #   cluster.sh import DIR ARCHIVE                  an image for pods
 #   cluster.sh down DIR                            remove everything but DIR/logs (stop your kubelet first)
 #
-# Environment of `up`: NODE_NAME (node1), APISERVER_EXTRA_FLAGS, KUBELET_SUPERVISOR_CACHE (see prepare.sh).
+# Environment of `up`: NODE_NAME (node1), APISERVER_EXTRA_FLAGS, KUBELET_SUPERVISOR_CACHE (see prepare.sh), and
+# KUBELET_BINARY and APISERVER_BINARY, which stand for prepare.sh's (v1.20.2).
 # `. DIR/env` tells everything else: KUBECONFIG, API_URL, KUBELET, CONTAINERD_SOCK, ...
 #
 # Several clusters can run side by side, and next to a host's own containerd: ports are picked at run time, and each
@@ -255,23 +256,28 @@ resolvConf: ""
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 10Mi, nodefs.available: 0.1%, nodefs.inodesFree: 0.1%, imagefs.available: 0.1%}
 END
+    # The field is of 1.31, and true since 1.35: such a kubelet does not start on cgroup version 1.
+    [ "$KUBELET_MINOR" -lt 31 ] || echo "failCgroupV1: false" >>"$DIR/kubelet/config.yaml"
 }
 
 kubelet_args() {
     need_up
     # The address and the cgroup are flags, which win over any configuration file: whatever a test configures, this
-    # kubelet stays reachable and never touches another cluster's pods. Device plugins are off, since their directory,
-    # /var/lib/kubelet/device-plugins, has no setting: two kubelets that start at once would empty it under each other.
+    # kubelet stays reachable and never touches another cluster's pods.
     printf '%s\n' "$KUBELET" --config="$KUBELET_CONFIG" --kubeconfig="$DIR/node.kubeconfig" --hostname-override="$NODE_NAME" \
-        --node-ip="$node_ip" --container-runtime=remote --container-runtime-endpoint="unix://$sock" \
-        --root-dir="$DIR/kubelet" --cert-dir="$DIR/kubelet/pki" --cgroup-root="/$net" \
-        --feature-gates=DevicePlugins=false --v=2
+        --node-ip="$node_ip" --container-runtime-endpoint="unix://$sock" \
+        --root-dir="$DIR/kubelet" --cert-dir="$DIR/kubelet/pki" --cgroup-root="/$net" --v=2
+    [ "$KUBELET_MINOR" -ge 24 ] || printf '%s\n' --container-runtime=remote # the only one since
+    # Device plugins are off while they can be (to 1.25), since their directory, /var/lib/kubelet/device-plugins, has no
+    # setting: two kubelets that start at once would empty it under each other. Later ones take out sockets alone.
+    [ "$KUBELET_MINOR" -ge 26 ] || printf '%s\n' --feature-gates=DevicePlugins=false
 }
 
 up() {
-    local binaries port api etcd peer healthz
+    local binaries kubelet port api etcd peer healthz
     [ ! -f "$DIR/env" ] || die "there is a cluster in $DIR already"
     binaries=$("$here/prepare.sh")
+    kubelet=${KUBELET_BINARY:-$binaries/kubelet}
     mkdir -p "$DIR"/{pids,logs,pki,cni,containerd,kubelet/manifests}
     rm -f "$DIR"/logs/{etcd,containerd,apiserver}.log # an earlier cluster's
     free_port && api=$port
@@ -292,9 +298,10 @@ export ADMIN_CERT=$DIR/pki/admin.crt
 export ADMIN_KEY=$DIR/pki/admin.key
 export NODE_CERT=$DIR/pki/node.crt
 export NODE_KEY=$DIR/pki/node.key
-export KUBE_APISERVER=$binaries/kube-apiserver
+export KUBE_APISERVER=${APISERVER_BINARY:-$binaries/kube-apiserver}
 export APISERVER_FLAGS="${APISERVER_EXTRA_FLAGS:-}"
-export KUBELET=$binaries/kubelet
+export KUBELET=$kubelet
+export KUBELET_MINOR=$("$kubelet" --version | sed 's/^Kubernetes v1\.\([0-9]*\).*/\1/')
 export KUBELET_CONFIG=$DIR/kubelet/config.yaml
 export KUBELET_ROOT=$DIR/kubelet
 export KUBELET_PORT=$port

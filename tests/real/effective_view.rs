@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::until;
 use crate::supervisor::{BINARY, Case};
+use crate::versions;
 
 /// The minor version of this suite's kubelet.
 const MINOR: u64 = 20;
@@ -161,7 +162,7 @@ fn view(case: &Case, args: &[String]) -> BTreeMap<String, (Value, String)> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.contains("note: the active configuration"), "{said}");
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(document["kubelet"], "v1.20.2");
+    assert_eq!(document["kubelet"], versions::kubelet());
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let field = |field: &Value| {
         let source = format!("{} {}", text(&field["from"]), text(&field["name"]));

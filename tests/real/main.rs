@@ -1,4 +1,5 @@
-//! The real suite: etcd, kube-apiserver 1.20.2, containerd and an unmodified kubelet 1.20.2 with the supervisor between.
+//! The real suite: etcd, kube-apiserver, containerd and an unmodified kubelet with the supervisor between. Both are 1.20.2, or
+//! what `KUBELET_BINARY` and `APISERVER_BINARY` name.
 //!
 //!     cargo test --test real [SUBSTRING]...
 //!
@@ -44,24 +45,46 @@ mod standby;
 mod store;
 mod supervisor;
 mod trial;
+mod versions;
 
 use assignment::Carrier;
 use cluster::{Cluster, INTERRUPTED};
 use supervisor::Case;
 
 /// A case and the clusters it runs on.
-struct Test(&'static str, &'static [Carrier], fn(&Case));
+struct Test(&'static str, On, fn(&Case));
 
-const BOTH: &[Carrier] = &[Carrier::Native, Carrier::Labels];
-const NATIVE: &[Carrier] = &[Carrier::Native];
-const LABELS: &[Carrier] = &[Carrier::Labels];
+#[derive(Clone, Copy)]
+enum On {
+    Both,
+    /// The carrier takes part in what it shows.
+    Only(Carrier),
+    /// One cluster is enough: this one, where the API server has it.
+    One(Carrier),
+}
+
+impl On {
+    /// `kept`: the API server can be told to keep `spec.configSource`.
+    fn includes(self, carrier: Carrier, kept: bool) -> bool {
+        match self {
+            Self::Both => kept || carrier == Carrier::Labels,
+            Self::Only(only) => only == carrier && (kept || carrier == Carrier::Labels),
+            Self::One(one) => carrier == if kept { one } else { Carrier::Labels },
+        }
+    }
+}
+
+const BOTH: On = On::Both;
+const NATIVE: On = On::Only(Carrier::Native);
+const LABELS: On = On::Only(Carrier::Labels);
+const ONE_NATIVE: On = On::One(Carrier::Native);
 
 const CASES: &[Test] = &[
     Test("first_start", BOTH, process::first_start), // first: there is no Node yet
     // The longest, so that no cluster has one to itself in the end.
     Test("outage_with_exit", LABELS, trial::outage_with_exit),
-    Test("outage_with_restart", NATIVE, trial::outage_with_restart),
-    Test("runtime_away", NATIVE, trial::runtime_away),
+    Test("outage_with_restart", ONE_NATIVE, trial::outage_with_restart),
+    Test("runtime_away", ONE_NATIVE, trial::runtime_away),
     Test("api_server_lost", LABELS, trial::api_server_lost),
     Test("fleet", BOTH, plugin_fleet::fleet),
     Test("assign", BOTH, changes::assign),
@@ -74,7 +97,7 @@ const CASES: &[Test] = &[
     Test("api_server_away", BOTH, process::api_server_away),
     Test("kill", BOTH, process::kill),
     Test("standby", LABELS, standby::change),
-    Test("standby_killed", NATIVE, standby::killed),
+    Test("standby_killed", ONE_NATIVE, standby::killed),
     Test("map_deleted", BOTH, changes::map_deleted),
     Test("key_changed", BOTH, changes::key_changed),
     Test("overlay", BOTH, changes::overlay),
@@ -86,7 +109,7 @@ const CASES: &[Test] = &[
     // A kubelet on its own follows nothing but a source that the API server keeps.
     Test("native_and_back", NATIVE, store::native_and_back),
     Test("corrupt_store", BOTH, store::corrupt_store),
-    Test("drift", NATIVE, store::drift),
+    Test("drift", ONE_NATIVE, store::drift),
     Test("tutorial", BOTH, files_and_verbs::tutorial),
     Test("plugin_snapshots", BOTH, plugin_snapshots::every_command),
     Test("cut_off", BOTH, trial::cut_off),
@@ -108,27 +131,27 @@ const CASES: &[Test] = &[
     Test("default_source", NATIVE, carriers::default_source),
     // These are about processes, files, credentials and pods; no carrier takes part in what they show, so one cluster
     // each is enough, wherever the queue is shorter.
-    Test("bad_disk", NATIVE, store::bad_disk),
-    Test("second_supervisor", NATIVE, store::second_supervisor),
-    Test("credentials", NATIVE, files_and_verbs::credentials),
-    Test("credentials_late", NATIVE, credentials::late),
-    Test("credentials_expired", NATIVE, credentials::expired),
-    Test("check_and_render", NATIVE, files_and_verbs::check_and_render),
+    Test("bad_disk", ONE_NATIVE, store::bad_disk),
+    Test("second_supervisor", ONE_NATIVE, store::second_supervisor),
+    Test("credentials", ONE_NATIVE, files_and_verbs::credentials),
+    Test("credentials_late", ONE_NATIVE, credentials::late),
+    Test("credentials_expired", ONE_NATIVE, credentials::expired),
+    Test("check_and_render", ONE_NATIVE, files_and_verbs::check_and_render),
     Test("effective_view", LABELS, effective_view::every_field),
     Test("source_dir", LABELS, directory::source_dir),
     Test("standalone", LABELS, directory::standalone),
     Test("local_files", LABELS, local_files::told),
     Test("follow_local", LABELS, local_files::followed),
-    Test("runtime_away_with_the_change", NATIVE, trial::runtime_away_with_the_change),
-    Test("cpu_manager", NATIVE, trial::cpu_manager),
+    Test("runtime_away_with_the_change", ONE_NATIVE, trial::runtime_away_with_the_change),
+    Test("cpu_manager", ONE_NATIVE, trial::cpu_manager),
     Test("credentials_rotated", LABELS, credentials::rotated),
     Test("credentials_wrong_authority", LABELS, credentials::wrong_authority),
     Test("power_loss", LABELS, trial::power_loss),
     Test("edit_while_api_away", LABELS, changes::edit_while_api_away),
     Test("label_edits_with_confirm", LABELS, changes::label_edits_with_confirm),
-    Test("torn_local_file", NATIVE, store::torn_local_file),
-    Test("full_disk_at_boot", NATIVE, store::full_disk_at_boot),
-    Test("hung", NATIVE, hung::hung),
+    Test("torn_local_file", ONE_NATIVE, store::torn_local_file),
+    Test("full_disk_at_boot", ONE_NATIVE, store::full_disk_at_boot),
+    Test("hung", ONE_NATIVE, hung::hung),
     Test("hung_without_runtime", LABELS, hung::hung_without_runtime),
     Test("max_pods", LABELS, trial::max_pods),
     Test("containers_keep_running", LABELS, pods::containers_keep_running),
@@ -142,8 +165,10 @@ const CASES: &[Test] = &[
 ];
 
 /// Take a quarter of an hour each, and run only when they are asked for by their whole names.
-const LONG: &[Test] =
-    &[Test("long_killing", NATIVE, trial::long_killing), Test("long_killing_ten", NATIVE, trial::long_killing_ten)];
+const LONG: &[Test] = &[
+    Test("long_killing", ONE_NATIVE, trial::long_killing),
+    Test("long_killing_ten", ONE_NATIVE, trial::long_killing_ten),
+];
 
 /// What `cargo nextest` sees of this: one test, for the cases share a cluster.
 const SUITE: &str = "suite";
@@ -155,7 +180,8 @@ fn title(test: &Test, carrier: Carrier) -> String {
 
 /// The cases of a carrier that these filters choose, and all there are.
 fn queue(carrier: Carrier, filters: &[String]) -> (Vec<&'static Test>, usize) {
-    let of = |tests: &'static [Test]| tests.iter().filter(move |test| test.1.contains(&carrier));
+    let kept = versions::keeps_config_source();
+    let of = |tests: &'static [Test]| tests.iter().filter(move |test| test.1.includes(carrier, kept));
     let wanted = |test: &&Test| filters.is_empty() || filters.iter().any(|part| title(test, carrier).contains(part));
     let asked = |test: &&Test| filters.iter().any(|part| part == test.0);
     let chosen = of(CASES).filter(wanted).chain(of(LONG).filter(asked)).collect();
@@ -178,7 +204,7 @@ fn main() -> ExitCode {
             _ => filters.push(arg),
         }
     }
-    let queues = BOTH.iter().map(|carrier| (*carrier, queue(*carrier, &filters)));
+    let queues = [Carrier::Native, Carrier::Labels].map(|carrier| (carrier, queue(carrier, &filters))).into_iter();
     let (queues, all): (Vec<_>, Vec<_>) = queues.map(|(carrier, (chosen, all))| ((carrier, chosen), all)).unzip();
     let chosen: usize = queues.iter().map(|(_, queue)| queue.len()).sum();
     let others = all.iter().sum::<usize>() - chosen;
@@ -196,6 +222,7 @@ fn main() -> ExitCode {
         signal_hook::flag::register(signal, Arc::clone(&INTERRUPTED)).unwrap();
     }
     let begin = Instant::now();
+    versions::tell();
     println!("\nrunning {chosen} tests");
     if queues.iter().flat_map(|(_, queue)| queue).any(|test| test.0 == plugin_pools::DEPLOYED) {
         // Now, for it keeps all cores busy.

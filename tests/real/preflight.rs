@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::assignment::ConfigMap;
 use crate::cluster::until;
 use crate::supervisor::Case;
+use crate::versions;
 
 /// Asks for this version, and awaits the answer.
 fn asked(case: &Case, map: &ConfigMap) -> PreflightStatus {
@@ -32,7 +33,7 @@ pub fn on_request(case: &Case) {
     let (before, good) = (supervisor.process(), lkg.source());
     let valid = asked(case, &case.good(&case.id("valid"), "maxPods: 42"));
     assert_eq!(valid.result, PreflightResult::Valid, "{valid:?}");
-    assert_eq!(valid.kubelet_version, "v1.20.2");
+    assert_eq!(valid.kubelet_version, versions::kubelet());
     let invalid = asked(case, &case.good(&case.id("invalid"), "featureGates: {NoSuchGate: true}"));
     assert_eq!(invalid.result, PreflightResult::Invalid, "{invalid:?}");
     assert!(invalid.message.contains("unrecognized feature gate: NoSuchGate"), "{}", invalid.message);

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::until;
 use crate::supervisor::{Case, signal};
+use crate::versions;
 
 const LOCAL: Value = Value::Null;
 
@@ -18,7 +19,7 @@ pub fn first_start(case: &Case) {
         ("/lastKnownGood", LOCAL),
         ("/error", json!("")),
         ("/trial/state", json!("none")),
-        ("/kubelet/version", json!("v1.20.2")),
+        ("/kubelet/version", json!(versions::kubelet())),
         ("/kubelet/restarts", json!(0)),
     ]);
     assert_eq!(case.kubelets(), [supervisor.kubelet()]);
