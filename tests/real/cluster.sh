@@ -103,7 +103,9 @@ start() { # DAEMON
             --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction \
             --disable-admission-plugins=ServiceAccount --v=1 $APISERVER_FLAGS
         await apiserver api /readyz
-        await apiserver api /api/v1/namespaces/default # made some moments after it says it is ready
+        # Some moments after it says that it is ready: what it makes by itself, and what kubectl validates by.
+        await apiserver api /api/v1/namespaces/default
+        await apiserver api /openapi/v2
         ;;
     containerd)
         launch containerd containerd --config "$DIR/containerd/config.toml"
