@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::assignment::ConfigMap;
 use crate::cluster::pause;
 use crate::supervisor::Case;
+use crate::versions;
 
 pub const LOAD: &str = "failed to load config, see Kubelet log for details";
 pub const VALIDATE: &str = "failed to validate config, see Kubelet log for details";
@@ -63,7 +64,7 @@ fn payloads(case: &Case) -> Vec<(&'static str, Value, &'static str, &'static str
     }
     let missing_ca = case.payload("").replace(case.var("CA_CERT"), "/nonexistent/ca.crt");
     let encoded = "a2luZDogS3ViZWxldENvbmZpZ3VyYXRpb24K";
-    vec![
+    let mut payloads = vec![
         ("not-yaml", text("{0xdeadbeef}"), LOAD, "kind is missing"),
         ("tabs", text("kind:\t- ]["), LOAD, "line 1"),
         ("pod", text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"), LOAD, "Pod"),
@@ -71,7 +72,6 @@ fn payloads(case: &Case) -> Vec<(&'static str, Value, &'static str, &'static str
         ("wrong-type", more("maxPods: many"), LOAD, "failed to load Kubelet config file"),
         ("negative", more("kubeAPIQPS: -1"), VALIDATE, "-1"),
         ("two-negatives", more("kubeAPIQPS: -1\nmaxPods: -2"), VALIDATE, "-2"),
-        ("feature-gate", more("featureGates: {NoSuchGate: true}"), VALIDATE, "unrecognized feature gate: NoSuchGate"),
         ("json-logging", more("logging: {format: json}\nkubeAPIQPS: -1"), VALIDATE, "-1"),
         ("log-format", more("logging: {format: poetry}"), VALIDATE, "poetry"),
         ("missing-ca", text(&missing_ca), VALIDATE, "/nonexistent/ca.crt"),
@@ -84,7 +84,13 @@ fn payloads(case: &Case) -> Vec<(&'static str, Value, &'static str, &'static str
         ("binary", json!({ "binaryData": { "kubelet": encoded } }), LOAD, "no key \"kubelet\""),
         ("million-spaces", text(&" ".repeat(1_000_000)), LOAD, "it is empty"),
         ("million-brackets", text(&"[".repeat(1_000_000)), LOAD, "line 1"),
-    ]
+    ];
+    if versions::kubelet() == versions::DEFAULT {
+        // OpenShift's later kubelets go on with a warning.
+        let gate = more("featureGates: {NoSuchGate: true}");
+        payloads.push(("feature-gate", gate, VALIDATE, "unrecognized feature gate: NoSuchGate"));
+    }
+    payloads
 }
 
 /// A configuration that is valid, and kills the kubelet.

@@ -232,11 +232,12 @@ impl Cluster {
         Ok(list["items"].as_array().cloned().unwrap_or_default().iter().map(of).collect())
     }
 
-    /// Waits for an event that contains these words.
+    /// Waits for an event that contains these words; kubelets write some of theirs with capitals, or without.
     pub fn await_event(&self, reason: &str, words: &[&str]) {
+        let is_in = |message: &str, word: &str| message.to_lowercase().contains(&word.to_lowercase());
         until(&format!("an event {reason} with {words:?}"), || {
             let seen = self.events(reason)?;
-            let found = seen.iter().any(|message| words.iter().all(|word| message.contains(word)));
+            let found = seen.iter().any(|message| words.iter().all(|word| is_in(message, word)));
             if found { Ok(()) } else { Err(format!("{seen:#?}")) }
         });
     }

@@ -181,7 +181,9 @@ fn title(test: &Test, carrier: Carrier) -> String {
 /// The cases of a carrier that these filters choose, and all there are.
 fn queue(carrier: Carrier, filters: &[String]) -> (Vec<&'static Test>, usize) {
     let kept = versions::keeps_config_source();
-    let of = |tests: &'static [Test]| tests.iter().filter(move |test| test.1.includes(carrier, kept));
+    let of = |tests: &'static [Test]| {
+        tests.iter().filter(move |test| test.1.includes(carrier, kept) && versions::includes(test.0))
+    };
     let wanted = |test: &&Test| filters.is_empty() || filters.iter().any(|part| title(test, carrier).contains(part));
     let asked = |test: &&Test| filters.iter().any(|part| part == test.0);
     let chosen = of(CASES).filter(wanted).chain(of(LONG).filter(asked)).collect();

@@ -34,9 +34,9 @@ pub fn on_request(case: &Case) {
     let valid = asked(case, &case.good(&case.id("valid"), "maxPods: 42"));
     assert_eq!(valid.result, PreflightResult::Valid, "{valid:?}");
     assert_eq!(valid.kubelet_version, versions::kubelet());
-    let invalid = asked(case, &case.good(&case.id("invalid"), "featureGates: {NoSuchGate: true}"));
+    let invalid = asked(case, &case.good(&case.id("invalid"), "kubeAPIQPS: -1"));
     assert_eq!(invalid.result, PreflightResult::Invalid, "{invalid:?}");
-    assert!(invalid.message.contains("unrecognized feature gate: NoSuchGate"), "{}", invalid.message);
+    assert!(invalid.message.contains("-1"), "{}", invalid.message);
     let deadly = "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /nope";
     let hazard = asked(case, &case.good(&case.id("hazard"), deadly));
     assert_eq!((hazard.result, hazard.hazards), (PreflightResult::Hazard, vec!["reboot".to_owned()]));

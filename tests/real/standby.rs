@@ -11,6 +11,9 @@ use crate::supervisor::{Case, Supervisor, signal};
 /// Its Lease is renewed each second.
 const FIELDS: &str = "nodeLeaseDurationSeconds: 4";
 
+/// What a kubelet says before it waits, `acquiring` or `Acquiring`: held back until it is the kubelet.
+const ITS_LAST_WORDS: &str = "cquiring file lock";
+
 /// A configuration that runs, its kubelet, which takes no notice of anything any more, and what is assigned next.
 fn stopped<'a>(case: &Case<'a>) -> (Supervisor<'a>, u32, ConfigMap) {
     let supervisor = case.supervisor_with("10m");
@@ -72,7 +75,7 @@ pub fn change(case: &Case) {
         assert_eq!(connections(pid), Vec::<String>::new());
     }
     assert_eq!(renewed(case), lease, "nobody renews the Lease: the one is stopped, the other waits");
-    assert!(!supervisor.log().get(log.len()..).unwrap_or_default().contains("acquiring file lock"));
+    assert!(!supervisor.log().get(log.len()..).unwrap_or_default().contains(ITS_LAST_WORDS));
     assert_eq!(BTreeSet::from_iter(case.kubelets()), BTreeSet::from([old, pid]));
 
     signal(old, "CONT");
@@ -82,7 +85,7 @@ pub fn change(case: &Case) {
     case.await_configz("maxPods", &43.into());
     case.await_node_ready();
     assert_eq!((supervisor.kubelet(), supervisor.restarts()), (pid, 2));
-    supervisor.await_log("acquiring file lock");
+    supervisor.await_log(ITS_LAST_WORDS);
     until("the Lease to be renewed", || if renewed(case) == lease { Err(lease.to_string()) } else { Ok(()) });
     assert!(supervisor.stop().success());
 }

@@ -6,7 +6,10 @@ use std::sync::LazyLock;
 use crate::cluster::run;
 
 /// What `prepare.sh` builds.
-const DEFAULT: &str = "v1.20.2";
+pub const DEFAULT: &str = "v1.20.2";
+
+/// Cases about the fields, defaults and texts of kubelet 1.20.
+const OF_THE_DEFAULT: [&str; 4] = ["effective_view", "plugin_snapshots", "plugin_tutorial", "tutorial"];
 
 static KUBELET: LazyLock<String> = LazyLock::new(|| version("KUBELET_BINARY"));
 static API_SERVER: LazyLock<String> = LazyLock::new(|| version("APISERVER_BINARY"));
@@ -33,9 +36,17 @@ pub fn keeps_config_source() -> bool {
     minor(&API_SERVER) < 26
 }
 
+/// Whether a case means something with this kubelet.
+pub fn includes(case: &str) -> bool {
+    kubelet() == DEFAULT || !OF_THE_DEFAULT.contains(&case)
+}
+
 /// Says what is run, and what is left out for it.
 pub fn tell() {
     println!("kubelet {}, kube-apiserver {}", *KUBELET, *API_SERVER);
+    if kubelet() != DEFAULT {
+        println!("SKIPPED: {}: they are about kubelet {DEFAULT}", OF_THE_DEFAULT.join(", "));
+    }
     if !keeps_config_source() {
         println!("SKIPPED: all cases [native]: kube-apiserver {} has no spec.configSource", *API_SERVER);
     }
