@@ -206,9 +206,9 @@ fn status_with_and_without_a_supervisor() {
     let source = format!("kube-system/a key kubelet (uid {uid}, resourceVersion {version})");
     assert_eq!(code, 0);
     for line in [
-        format!("Kubelet:         v1.20.2 pid {}, ready, 1 restarts", rig.last_pid()),
+        format!("Kubelet:         v1.20.2 pid {}, ready, 1 restart", rig.last_pid()),
         format!("Assigned:        {source}"),
-        format!("Active:          {source}"),
+        "Active:          as assigned".to_owned(),
         "Last known good: local configuration".to_owned(),
         "Trial:           running, ".to_owned(),
         "Error:           none".to_owned(),
@@ -226,6 +226,7 @@ fn status_with_and_without_a_supervisor() {
     assert!(json["error"].as_str().unwrap().starts_with("no supervisor is running: "), "{json}");
     let (code, text, _) = rig.status_text(&["--output=text"]);
     assert!(code == 0 && text.contains(&format!("Assigned:        {source}")), "{text}");
+    assert!(text.contains("To do:           see why with systemctl status kubelet"), "{text}");
 }
 
 #[test]
