@@ -260,7 +260,7 @@ fn usage_errors_are_64_and_say_what_is_wrong() {
     let not_executable = rig.at("local.yaml").display().to_string();
     let directory = rig.dir.path().display().to_string();
     let kubelet = rig.program.display().to_string();
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 13] = [
         (&[], "Usage:"),
         (&["nonsense"], "nonsense"),
         (&["run", "--no-such-option", "--", &kubelet], "--no-such-option"),
@@ -269,6 +269,7 @@ fn usage_errors_are_64_and_say_what_is_wrong() {
         (&["run", "--trial-duration=0s", "--", &kubelet], "more than zero"),
         (&["run", "--metrics-bind-address=here", "--", &kubelet], "is not ADDRESS:PORT"),
         (&["run", "--merge=blend", "--", &kubelet], "use replace or overlay"),
+        (&["run", "--trial-boots=0", "--", &kubelet], "it must be a whole number, 1 or more"),
         (&["run", "--", "/no/such/kubelet"], "the kubelet cannot be run: /no/such/kubelet: there is no such file"),
         (&["run", "--", "no-such-kubelet"], "it is not on PATH; give its full path"),
         (&["run", "--", &not_executable], "is not an executable file"),
@@ -278,6 +279,8 @@ fn usage_errors_are_64_and_say_what_is_wrong() {
         let (code, stdout, stderr) = exit_and_output(&supervisor().args(args).output().unwrap());
         assert_eq!((code, stdout.as_str()), (64, ""), "{args:?}: {stderr}");
         assert!(stderr.contains(message), "{args:?}: {stderr}");
+        let said: Vec<&str> = stderr.lines().filter(|line| !line.trim().is_empty()).collect();
+        assert!((1..said.len()).all(|at| !said[..at].contains(&said[at])), "said twice, {args:?}: {stderr}");
     }
     assert_eq!(rig.starts(), 0);
 }
@@ -290,6 +293,20 @@ fn help_and_version() {
     }
     let (code, stdout, _) = exit_and_output(&supervisor().arg("--version").output().unwrap());
     assert_eq!((code, stdout), (0, format!("kubelet-supervisor {}\n", env!("CARGO_PKG_VERSION"))));
+}
+
+/// Also in a pipe, where clap has no terminal to ask.
+#[test]
+fn help_fits_80_columns() {
+    fn check(command: &clap::Command) {
+        let help = command.clone().render_long_help().to_string();
+        let wide: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(wide.is_empty(), "{}: {wide:#?}", command.get_name());
+        command.get_subcommands().for_each(check);
+    }
+    let mut command = kubelet_supervisor::cli::command();
+    command.build();
+    check(&command);
 }
 
 #[test]
