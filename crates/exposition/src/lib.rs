@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 
 /// Columns of the terminal; none if it is not one. COLUMNS is what the user wants, and else the terminal knows. A serial
 /// line does not: 80.
+#[must_use]
 pub fn terminal_columns(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     if !stream.is_terminal() {
         return None;
