@@ -210,7 +210,7 @@ mod tests {
             ),
         ] {
             let place = place.split_once(':').map(|(line, column)| format!("line {line}, column {column}: "));
-            let shown = &text[..text.len().min(40)];
+            let shown: String = text.chars().take(40).collect();
             assert_eq!(parse(text).unwrap_err(), format!("{}{told}", place.unwrap_or_default()), "{shown:?}");
         }
     }
