@@ -29,9 +29,9 @@ const UNKNOWN: u8 = 2;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// A KubeletConfiguration, or an overlay with --merge overlay.
+    /// A KubeletConfiguration; with --merge overlay, only what differs from the node's own file.
     file: PathBuf,
-    /// The minisign signature of FILE, which is held against the policy's keys.
+    /// The minisign signature of FILE, which is checked with the keys of the node's policy.
     #[arg(long, value_name = "MINISIG")]
     signature: Option<PathBuf>,
     #[command(flatten)]

@@ -40,7 +40,7 @@ pub(super) fn parse_kubelet(command: &[String]) -> Result<(PathBuf, KubeletArgs)
 /// Flags beside a file.
 #[derive(Debug, Args)]
 pub(super) struct FlagsOption {
-    /// Flag overrides, as a ConfigMap has them in its key KEY.flags: --name=value or !--name, one a line.
+    /// File with changes of the kubelet's command line, as a ConfigMap has them in its key KEY.flags: --name=value or !--name, one a line.
     #[arg(long, value_name = "FLAGS", requires = "file")]
     pub(super) flags: Option<PathBuf>,
 }
@@ -48,7 +48,7 @@ pub(super) struct FlagsOption {
 /// How payloads are put together with the local file.
 #[derive(Debug, Args)]
 pub(super) struct MergeOption {
-    /// For ConfigMaps without the annotation kubelet-supervisor.io/merge: replace (as native did) or overlay.
+    /// How a configuration without the annotation kubelet-supervisor.io/merge is put together with the node's own file: it replaces it, or it is laid over it.
     #[arg(long, env = "KUBELET_SUPERVISOR_MERGE", default_value = "replace", value_name = "replace|overlay")]
     pub(super) merge: Merge,
 }
@@ -56,7 +56,7 @@ pub(super) struct MergeOption {
 /// What is done with fields of a payload that this kubelet would ignore.
 #[derive(Debug, Args)]
 pub(super) struct UnknownFieldsOption {
-    /// Payloads with fields that this kubelet's version does not know (also in wrong case), or that stand twice: say so (warn, as the kubelet does), or reject them (refuse).
+    /// Fields that this kubelet's version does not know (also in wrong case), or that stand twice: say so (warn, as the kubelet does), or reject the configuration (refuse).
     #[arg(long, env = "KUBELET_SUPERVISOR_UNKNOWN_FIELDS", default_value = "warn", value_name = "warn|refuse")]
     pub(super) unknown_fields: UnknownFields,
 }
@@ -64,7 +64,7 @@ pub(super) struct UnknownFieldsOption {
 /// The policy that is asked.
 #[derive(Debug, Args)]
 pub(super) struct PolicyOption {
-    /// The node's policy, which is asked as `run` asks it; a file that is not there is none [default: /etc/kubelet-supervisor/policy.yaml]
+    /// The node's policy, which is asked as `run` asks it; a file that is not there allows everything [default: /etc/kubelet-supervisor/policy.yaml]
     #[arg(long, env = "KUBELET_SUPERVISOR_POLICY", value_name = "FILE")]
     pub(super) policy: Option<PathBuf>,
 }

@@ -139,8 +139,8 @@ impl StoreDir {
             return Ok(dir);
         }
         let store = dir.display();
-        let hint = "give --dynamic-config-dir if it is elsewhere";
-        Err(Failure::new(1, format!("{why}there is no store at {store}; {hint}")))
+        let hint = "`kubelet-supervisor enable` sets it up on this node; give --dynamic-config-dir if it is elsewhere";
+        Err(Failure::new(1, format!("{why}there is no store at {store}: {hint}")))
     }
 
     /// Asks the running supervisor; gives status code and body.

@@ -22,9 +22,20 @@ use self::common::USAGE;
 use crate::adapters::{process, reexec};
 use crate::machine::command::Command;
 
+/// Help is no wider than the terminals that people have, in a pipe too.
+const COLUMNS: usize = 80;
+
+const EXAMPLES: &str = "\
+Examples:
+  kubelet-supervisor enable --dry-run     what would change on this node
+  kubelet-supervisor status               what runs, and what is wrong
+  kubelet-supervisor history -n 5         the newest of what happened
+  kubelet-supervisor rollback             back to last known good
+  kubelet-supervisor check new.yaml -- /usr/bin/kubelet --config=FILE";
+
 /// Dynamic kubelet configuration around an unmodified kubelet.
 #[derive(Debug, Parser)]
-#[command(name = "kubelet-supervisor", version, about)]
+#[command(name = "kubelet-supervisor", version, about, max_term_width = COLUMNS, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -37,14 +48,27 @@ enum Verb {
     /// Show what is assigned, active and last known good.
     Status(status::Options),
     /// Have the kubelet judge a configuration file: exit 0 valid, 1 rejected, 2 could not tell.
+    #[command(after_help = "\
+Example, with the command in ExecStart= of the kubelet's unit:
+  kubelet-supervisor check new.yaml -- /usr/bin/kubelet --config=FILE")]
     Check(check::Options),
     /// Print the configuration the kubelet would be given.
+    #[command(after_help = "\
+Examples:
+  kubelet-supervisor render                    what is assigned, as it is given
+  kubelet-supervisor render --effective        each field, and where it comes from
+  kubelet-supervisor render new.yaml --merge overlay")]
     Render(render::Options),
     /// Show what happened to this node's configuration, and why.
     History(history::Options),
     /// Forget that the assigned version failed, and try it again.
     Retry(operate::Plain),
     /// Leave what runs: to last known good, or to another version and stay there.
+    #[command(after_help = "\
+Examples:
+  kubelet-supervisor rollback                 to last known good
+  kubelet-supervisor rollback --to local      to the node's own file and flags
+  kubelet-supervisor history -v               has each UID/RESOURCEVERSION")]
     Rollback(operate::Rollback),
     /// Stay with a version, whatever is assigned.
     Pin(operate::Pin),
@@ -54,13 +78,18 @@ enum Verb {
     Freeze(operate::Plain),
     /// Take up changes again.
     Thaw(operate::Plain),
-    /// Acknowledge the configuration that waits for it.
+    /// Confirm the configuration that waits for it (--confirm-within): it is not rolled back.
     Confirm(operate::Confirm),
-    /// Let the installed binary go on in the running supervisor's place: same pid, same kubelet.
+    /// Replace the running supervisor by the installed binary: same pid, and the kubelet is not restarted.
     Reload(reload::Options),
     #[command(name = reexec::VERB, hide = true)]
     CanTakeOver(reload::CanTakeOver),
     /// Put the supervisor between systemd and the kubelet of this node; restarts nothing.
+    #[command(after_help = "\
+Examples:
+  kubelet-supervisor enable --dry-run
+  kubelet-supervisor enable --policy baseline -- --trial-duration 5m
+  systemctl restart kubelet")]
     Enable(enable::Enable),
     /// Look at the node's policy, which says what the cluster may do to this node.
     Policy(policy::Options),
@@ -85,7 +114,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => {
             let _ = error.print();
             if error.use_stderr() {
-                run::exec_kubelet_unsupervised(&args, start_mode);
+                run::exec_kubelet_unsupervised(&args, start_mode, "");
             }
             // --help and --version are errors to clap, but not to the user.
             return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });

@@ -29,7 +29,7 @@ impl Plain {
 
 #[derive(Debug, Args)]
 pub(super) struct Rollback {
-    /// Where to: last known good, the local files, or a version that is kept (see `history`).
+    /// Where to: last known good (lkg), the node's own file and flags (local), or a version that is kept (see `history -v`).
     #[arg(long, default_value = "lkg", value_name = "local|lkg|UID/RESOURCEVERSION")]
     to: Target,
     #[command(flatten)]
@@ -44,7 +44,7 @@ impl Rollback {
 
 #[derive(Debug, Args)]
 pub(super) struct Pin {
-    /// What to stay with: local, lkg or UID/RESOURCEVERSION [default: what runs]
+    /// What to stay with: the node's own file and flags (local), last known good (lkg), or UID/RESOURCEVERSION of a version that is kept (see `history -v`) [default: what runs]
     #[arg(value_name = "TARGET")]
     to: Option<Target>,
     #[command(flatten)]
@@ -59,7 +59,7 @@ impl Pin {
 
 #[derive(Debug, Args)]
 pub(super) struct Confirm {
-    /// Acknowledge nothing yet, but wait so much longer, from now on.
+    /// Confirm nothing yet, but wait this much longer, from now on, such as 1h.
     #[arg(long, value_parser = settings::positive, value_name = "DURATION")]
     extend: Option<GoDuration>,
     #[command(flatten)]

@@ -45,7 +45,12 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let path = file.display();
     let policy = if is_own {
         let found = policy::read(file).map_err(|why| Failure::new(1, why))?;
-        found.ok_or_else(|| Failure::new(1, format!("{path}: this node has no policy: enable --policy baseline")))?
+        found.ok_or_else(|| {
+            Failure::new(
+                1,
+                format!("{path}: this node has no policy: `kubelet-supervisor enable --policy baseline` installs one"),
+            )
+        })?
     } else {
         let text = std::fs::read_to_string(file).map_err(|error| Failure::new(1, format!("{path}: {error}")))?;
         if let Err(why) = ownership::check(file) {

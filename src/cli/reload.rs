@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct Options {
     #[command(flatten)]
     store: StoreDir,
-    /// How long to wait for the new supervisor's answer: it takes over once the kubelet runs undisturbed.
+    /// How long to wait until the new binary has taken over, which it does once the kubelet runs and no change is under way.
     #[arg(long, default_value = "90s", value_parser = settings::positive, value_name = "DURATION")]
     timeout: GoDuration,
 }
@@ -42,7 +42,12 @@ pub(super) fn run(options: Options) -> Result<u8, Failure> {
     let failed = |why: &str| Failure::new(1, format!("not reloaded: {why}"));
     let before = match query_status(&store) {
         Ok(before) => before,
-        Err(unreachable) => return Err(failed(&format!("no supervisor answers: {}", unreachable.unless_refused()?))),
+        Err(unreachable) => {
+            return Err(failed(&format!(
+                "no supervisor answers ({}): start the kubelet's unit, or give --dynamic-config-dir if it is elsewhere",
+                unreachable.unless_refused()?
+            )));
+        }
     };
     let body = serde_json::to_string(&Command::Reload).map_err(|error| failed(&error.to_string()))?;
     match store.ask("POST", "/command", &body) {

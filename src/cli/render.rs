@@ -20,15 +20,15 @@ use kubelet_config::source::Source;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// A payload; without it, the assigned configuration of the store, or the local one.
+    /// A KubeletConfiguration [default: what is assigned to this node, or else its own file]
     file: Option<PathBuf>,
-    /// What the kubelet goes by, field by field, and where each value comes from; without FILE, of the configuration that is active.
+    /// Print what the kubelet goes by, field by field, and where each value comes from; without FILE, of the configuration that is active.
     #[arg(long)]
     effective: bool,
-    /// With --effective: text or json
+    /// Output format of --effective.
     #[arg(short, long, value_enum, default_value_t, requires = "effective")]
     output: Output,
-    /// The store [default: the kubelet's own --dynamic-config-dir, else /var/lib/kubelet/dynamic-config]
+    /// The supervisor's directory [default: the kubelet's own --dynamic-config-dir, else /var/lib/kubelet/dynamic-config]
     #[arg(long, env = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", value_name = "DIR")]
     dynamic_config_dir: Option<PathBuf>,
     #[command(flatten)]

@@ -15,6 +15,7 @@ use crate::daemon::settings::{self, Settings};
 use crate::daemon::wire;
 use crate::machine::{self, limits};
 use kubelet_config::assignment;
+use kubelet_config::bounds::whole_number;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy;
@@ -22,34 +23,34 @@ use kubelet_config::source::ConfigMapRef;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Where checkpoints are kept [default: the kubelet's own --dynamic-config-dir, else /var/lib/kubelet/dynamic-config]
+    /// The supervisor's directory: downloaded configurations, its records and its socket [default: the kubelet's own --dynamic-config-dir, else /var/lib/kubelet/dynamic-config]
     #[arg(long, env = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", value_name = "DIR")]
     dynamic_config_dir: Option<PathBuf>,
-    /// Continuous health after which a configuration becomes last known good.
+    /// How long a new configuration must be healthy without a break until it becomes last known good.
     #[arg(long, env = "KUBELET_SUPERVISOR_TRIAL_DURATION", default_value = "10m", value_parser = settings::positive, value_name = "DURATION")]
     trial_duration: GoDuration,
-    /// A new configuration must have the kubelet ready by then.
+    /// How long the kubelet may take to be ready with a new configuration, before it is rolled back.
     #[arg(long, env = "KUBELET_SUPERVISOR_START_TIMEOUT", default_value = "2m", value_parser = settings::positive, value_name = "DURATION")]
     start_timeout: GoDuration,
-    /// A node that loses contact with a new configuration is put back after this long.
+    /// How long a node may be without contact to the API server after a new configuration, before it is rolled back.
     #[arg(long, env = "KUBELET_SUPERVISOR_ISOLATION_TIMEOUT", default_value = "90s", value_parser = settings::positive, value_name = "DURATION")]
     isolation_timeout: GoDuration,
-    /// Starts of the supervisor without proof, as in a machine that reboots in a loop, that fail a trial.
-    #[arg(long, env = "KUBELET_SUPERVISOR_TRIAL_BOOTS", default_value_t = limits::TRIAL_BOOTS, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    /// How many starts of the supervisor before a new configuration is proven fail it, as of a machine that reboots in a loop.
+    #[arg(long, env = "KUBELET_SUPERVISOR_TRIAL_BOOTS", default_value_t = limits::TRIAL_BOOTS, value_parser = boots, value_name = "N")]
     trial_boots: u32,
     /// Roll back what nobody confirmed within this time of being healthy, where the ConfigMap's annotation kubelet-supervisor.io/confirm-within says nothing.
     #[arg(long, env = "KUBELET_SUPERVISOR_CONFIRM_WITHIN", value_parser = settings::positive, value_name = "DURATION")]
     confirm_within: Option<GoDuration>,
-    /// Where a ConfigMap is that a Node's label names without a namespace.
+    /// The namespace of ConfigMaps that a Node's label names without one.
     #[arg(long, env = "KUBELET_SUPERVISOR_CONFIG_NAMESPACE", default_value = assignment::DEFAULT_NAMESPACE, value_name = "NAMESPACE")]
     config_namespace: String,
-    /// What runs on a Node without an assignment, such as kubeadm's kube-system/kubelet-config.
+    /// The ConfigMap of a Node that is assigned none, such as kubeadm's kube-system/kubelet-config.
     #[arg(long, env = "KUBELET_SUPERVISOR_DEFAULT_SOURCE", value_parser = assignment::parse_reference, value_name = "NAMESPACE/NAME[/KEY]")]
     default_source: Option<ConfigMapRef>,
     /// Edits of an assigned ConfigMap, and the default source, take effect within this time, each node at its own; 0s: at once.
     #[arg(long, env = "KUBELET_SUPERVISOR_SPREAD", default_value = "5m", value_name = "DURATION")]
     spread: GoDuration,
-    /// The same for a new assignment.
+    /// The same as --spread, for a new assignment.
     #[arg(long, env = "KUBELET_SUPERVISOR_SPREAD_ASSIGNMENT", default_value = "0s", value_name = "DURATION")]
     spread_assignment: GoDuration,
     /// A change waits at most so long while exec, attach or port-forward streams run through this kubelet, images are downloaded or a pod is in its start-up probe, where the ConfigMap's annotation kubelet-supervisor.io/courtesy says nothing; 0: not at all, 1h at the most.
@@ -58,17 +59,17 @@ pub(super) struct Options {
     /// Who starts the next kubelet: the supervisor itself (exec), or systemd, after the supervisor's own end with exit code 75 (exit), so that ExecStartPre runs.
     #[arg(long, env = "KUBELET_SUPERVISOR_RESTART_BY", default_value = "exec", value_name = "exec|exit")]
     restart_by: machine::RestartBy,
-    /// Restart a kubelet outside a trial that was dead for this long (no healthz; no WATCHDOG=1, if it pings) while the machine is well and the container runtime answers, with the same configuration; 0: never.
+    /// Restart a kubelet outside a trial that gave no sign of life for this long (no healthz; no WATCHDOG=1, if it pings) while the machine is well and the container runtime answers, with the same configuration; 0: never.
     #[arg(long, env = "KUBELET_SUPERVISOR_HUNG_AFTER", default_value_t = GoDuration(limits::HUNG_AFTER), value_name = "DURATION")]
     hung_after: GoDuration,
     #[command(flatten)]
     merge: MergeOption,
     #[command(flatten)]
     unknown_fields: UnknownFieldsOption,
-    /// The node's policy, which says what the cluster may do to this node; a file that is not there is none.
+    /// The node's policy, which says what the cluster may do to this node; a file that is not there allows everything.
     #[arg(long, env = "KUBELET_SUPERVISOR_POLICY", default_value = policy::DEFAULT_PATH, value_name = "FILE")]
     policy: PathBuf,
-    /// Where /metrics, /healthz and /readyz are served; empty turns them off.
+    /// Where to serve /metrics, /healthz and /readyz; empty: nowhere.
     #[arg(
         long,
         env = "KUBELET_SUPERVISOR_METRICS_BIND_ADDRESS",
@@ -79,7 +80,7 @@ pub(super) struct Options {
     /// The Node's name [default: from the client certificate, else as the kubelet has it]
     #[arg(long, env = "KUBELET_SUPERVISOR_NODE_NAME", value_name = "NAME")]
     node_name: Option<String>,
-    /// A directory with a payload, in place of whatever the Node is assigned: for nodes without an API server.
+    /// A directory with the configuration, in place of whatever the Node is assigned: for nodes without an API server.
     #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_DIR", value_name = "DIR")]
     source_dir: Option<PathBuf>,
     /// The file in --source-dir that holds the KubeletConfiguration.
@@ -94,11 +95,15 @@ pub(super) struct Options {
     /// Have the kubelet that judged a change wait on a lock file and go on as soon as the one before has ended, where it is switched to at once and memory suffices; false: each start is a new process.
     #[arg(long, env = "KUBELET_SUPERVISOR_STANDBY", num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", value_parser = clap::builder::FalseyValueParser::new(), value_name = "true|false")]
     standby: bool,
-    /// How the supervisor's own lines look; the kubelet's are passed through untouched.
+    /// Format of the supervisor's own log lines; the kubelet's are passed through untouched.
     #[arg(long, env = "KUBELET_SUPERVISOR_LOG_FORMAT", value_enum, default_value_t, value_name = "text|json")]
     log_format: log::Format,
     #[command(flatten)]
     kubelet: KubeletCommand,
+}
+
+fn boots(text: &str) -> Result<u32, String> {
+    whole_number(text, 1..=u32::MAX)
 }
 
 impl Options {
@@ -158,8 +163,7 @@ pub(super) fn run(options: &Options, args: &[OsString], start_mode: StartMode) -
     let settings = match options.settings() {
         Ok(settings) => settings,
         Err(failure) => {
-            eprintln!("kubelet-supervisor: {}", failure.message);
-            exec_kubelet_unsupervised(args, start_mode);
+            exec_kubelet_unsupervised(args, start_mode, &format!("kubelet-supervisor: {}\n", failure.message));
             return Err(failure);
         }
     };
@@ -178,8 +182,8 @@ pub(super) fn run(options: &Options, args: &[OsString], start_mode: StartMode) -
 }
 
 /// Law 1 for options we cannot go by: what systemd started is the node's kubelet, so the kubelet is what it gets, with
-/// its own arguments. Comes back where nobody but a person waits, or there is no kubelet to be.
-pub(super) fn exec_kubelet_unsupervised(args: &[OsString], start_mode: StartMode) {
+/// its own arguments, once `why` is said. Comes back where nobody but a person waits, or there is no kubelet to be.
+pub(super) fn exec_kubelet_unsupervised(args: &[OsString], start_mode: StartMode, why: &str) {
     let command: Vec<String> =
         args.iter().skip_while(|arg| *arg != "--").skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     let is_run = args.get(1).is_some_and(|verb| verb == "run");
@@ -189,7 +193,7 @@ pub(super) fn exec_kubelet_unsupervised(args: &[OsString], start_mode: StartMode
     }
     let Ok(program) = local_files::resolve_program(program) else { return };
     eprintln!(
-        "kubelet-supervisor: these options are of no use; the kubelet runs without a supervisor until they are mended"
+        "{why}kubelet-supervisor: these options are of no use; the kubelet runs without a supervisor until they are mended"
     );
     if let StartMode::Reexec(inherited) = start_mode {
         process::end_child(inherited.pid, limits::STOP_GRACE); // never two of them

@@ -226,6 +226,13 @@ fn help(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Commands in a help text; what stands further in goes on with the text of one.
+fn commands(help: &str) -> BTreeSet<String> {
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty()));
+    names.map(str::to_owned).collect()
+}
+
 /// Options in a help text.
 fn options(help: &str) -> BTreeSet<String> {
     let line = |line: &str| {
@@ -253,10 +260,7 @@ fn every_option_of_run_is_listed_and_exists() {
 
 #[test]
 fn every_verb_is_listed_and_exists() {
-    let text = help(&[]);
-    let commands = text.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let known: BTreeSet<String> =
-        commands.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect();
+    let known = commands(&help(&[]));
     let listed: BTreeSet<String> =
         names(&table(REFERENCE, "verb")).iter().map(|verb| verb.split(' ').next().unwrap().to_owned()).collect();
     // These have chapters of their own, or none.
@@ -301,7 +305,7 @@ fn the_defaults_of_check_and_render() {
             let text = help(&[&verb]);
             let lines = text.lines().skip_while(|line| *line != "Options:");
             let lines = lines.skip_while(|line| !line.contains(&format!("{option} ")));
-            let about: Vec<&str> = lines.take(4).collect();
+            let about: Vec<&str> = lines.take(8).collect();
             for default in code(&row[2]).iter().filter(|default| !default.contains('/')) {
                 assert!(about.join(" ").contains(&format!("[default: {default}]")), "{verb} {option}: {about:?}");
             }
@@ -539,12 +543,7 @@ fn every_option_and_verb_of_rollout_is_listed_and_exists() {
     };
     let text = help(&[]);
     let bare = |word: &str| word.split('[').next().unwrap().to_owned();
-    let line = |line: &str| {
-        let words = line.trim_start().starts_with('-').then(|| line.split_whitespace())?;
-        words.take(2).find(|word| word.starts_with("--")).map(bare)
-    };
-    let mut known: BTreeSet<String> = text.lines().filter_map(line).collect();
-    known.remove("--help");
+    let mut known = options(&text);
     // Those of every command.
     for common in ["--kubeconfig", "--context", "--cluster", "--user", "--as", "--namespace"] {
         assert!(known.remove(common), "{common}");
@@ -554,9 +553,7 @@ fn every_option_and_verb_of_rollout_is_listed_and_exists() {
     let listed: BTreeSet<String> =
         table(REFERENCE, "rollout option").iter().filter_map(|row| option(&row[0])).collect();
     assert_eq!(listed, known);
-    let commands = text.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let mut known: BTreeSet<String> =
-        commands.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect();
+    let mut known = commands(&text);
     known.remove("help");
     let verbs = names(&table(REFERENCE, "rollout verb"));
     assert_eq!(verbs.iter().map(|verb| verb.split(' ').next().unwrap().to_owned()).collect::<BTreeSet<_>>(), known);

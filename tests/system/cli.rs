@@ -206,9 +206,9 @@ fn status_with_and_without_a_supervisor() {
     let source = format!("kube-system/a key kubelet (uid {uid}, resourceVersion {version})");
     assert_eq!(code, 0);
     for line in [
-        format!("Kubelet:         v1.20.2 pid {}, ready, 1 restarts", rig.last_pid()),
+        format!("Kubelet:         v1.20.2 pid {}, ready, 1 restart", rig.last_pid()),
         format!("Assigned:        {source}"),
-        format!("Active:          {source}"),
+        "Active:          as assigned".to_owned(),
         "Last known good: local configuration".to_owned(),
         "Trial:           running, ".to_owned(),
         "Error:           none".to_owned(),
@@ -226,6 +226,7 @@ fn status_with_and_without_a_supervisor() {
     assert!(json["error"].as_str().unwrap().starts_with("no supervisor is running: "), "{json}");
     let (code, text, _) = rig.status_text(&["--output=text"]);
     assert!(code == 0 && text.contains(&format!("Assigned:        {source}")), "{text}");
+    assert!(text.contains("To do:           see why with systemctl status kubelet"), "{text}");
 }
 
 #[test]
@@ -259,7 +260,7 @@ fn usage_errors_are_64_and_say_what_is_wrong() {
     let not_executable = rig.at("local.yaml").display().to_string();
     let directory = rig.dir.path().display().to_string();
     let kubelet = rig.program.display().to_string();
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 13] = [
         (&[], "Usage:"),
         (&["nonsense"], "nonsense"),
         (&["run", "--no-such-option", "--", &kubelet], "--no-such-option"),
@@ -268,6 +269,7 @@ fn usage_errors_are_64_and_say_what_is_wrong() {
         (&["run", "--trial-duration=0s", "--", &kubelet], "more than zero"),
         (&["run", "--metrics-bind-address=here", "--", &kubelet], "is not ADDRESS:PORT"),
         (&["run", "--merge=blend", "--", &kubelet], "use replace or overlay"),
+        (&["run", "--trial-boots=0", "--", &kubelet], "it must be a whole number, 1 or more"),
         (&["run", "--", "/no/such/kubelet"], "the kubelet cannot be run: /no/such/kubelet: there is no such file"),
         (&["run", "--", "no-such-kubelet"], "it is not on PATH; give its full path"),
         (&["run", "--", &not_executable], "is not an executable file"),
@@ -277,6 +279,8 @@ fn usage_errors_are_64_and_say_what_is_wrong() {
         let (code, stdout, stderr) = exit_and_output(&supervisor().args(args).output().unwrap());
         assert_eq!((code, stdout.as_str()), (64, ""), "{args:?}: {stderr}");
         assert!(stderr.contains(message), "{args:?}: {stderr}");
+        let said: Vec<&str> = stderr.lines().filter(|line| !line.trim().is_empty()).collect();
+        assert!((1..said.len()).all(|at| !said[..at].contains(&said[at])), "said twice, {args:?}: {stderr}");
     }
     assert_eq!(rig.starts(), 0);
 }
@@ -289,6 +293,20 @@ fn help_and_version() {
     }
     let (code, stdout, _) = exit_and_output(&supervisor().arg("--version").output().unwrap());
     assert_eq!((code, stdout), (0, format!("kubelet-supervisor {}\n", env!("CARGO_PKG_VERSION"))));
+}
+
+/// Also in a pipe, where clap has no terminal to ask.
+#[test]
+fn help_fits_80_columns() {
+    fn check(command: &clap::Command) {
+        let help = command.clone().render_long_help().to_string();
+        let wide: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(wide.is_empty(), "{}: {wide:#?}", command.get_name());
+        command.get_subcommands().for_each(check);
+    }
+    let mut command = kubelet_supervisor::cli::command();
+    command.build();
+    check(&command);
 }
 
 #[test]

@@ -205,7 +205,7 @@ fn all_that_is_said(rig: &Rig) -> String {
         rig.server.node(NODE).to_string(),
         rig.status_text(&[]).1,
         rig.status().to_string(),
-        rig.done(&["history"]),
+        rig.done(&["history", "-v"]),
         rig.done(&["history", "-o", "json"]),
         rig.get("/metrics").1,
         file("state.json"),
@@ -230,8 +230,9 @@ fn why_it_died_is_reported_everywhere_and_no_secret_anywhere() {
 
         let fatal = "cgroup does not exist";
         let status = rig.status();
-        let history = rig.done(&["history"]);
-        let told = history.lines().find(|line| line.contains("KubeletConfigRolledBack")).unwrap().to_owned();
+        let history = rig.done(&["history", "-v"]);
+        let in_short = rig.done(&["history"]);
+        let told = in_short.lines().find(|line| line.contains("RolledBack")).unwrap().to_owned();
         let detail = status["errorDetail"].as_str().unwrap().to_owned();
         let memory = status["badVersions"][0]["detail"].as_str().unwrap().to_owned();
         for place in [message, rig.status_text(&[]).1, detail, told, memory] {

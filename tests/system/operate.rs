@@ -30,13 +30,14 @@ fn verb(dir: &Path, args: &[&str]) -> (i32, String, String) {
 
 #[test]
 fn usage_errors_of_the_operators_verbs() {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&["rollback", "--to=yesterday"], "is not local, lkg or UID/RESOURCEVERSION"),
         (&["rollback", "--to", "a/b/c"], "is not local, lkg or UID/RESOURCEVERSION"),
         (&["pin", "/"], "is not local, lkg or UID/RESOURCEVERSION"),
         (&["confirm", "--extend", "soon"], "use Go syntax"),
         (&["confirm", "--extend=0s"], "more than zero"),
         (&["history", "-o", "yaml"], "yaml"),
+        (&["history", "-n", "few"], "it must be a whole number, 0 or more"),
         (&["freeze", "now"], "now"),
     ];
     for (args, message) in cases {
@@ -53,7 +54,12 @@ fn without_a_supervisor_and_without_a_store() {
     for args in VERBS {
         let (code, stdout, stderr) = verb(&nowhere, args);
         assert_eq!((code, stdout.as_str()), (1, ""), "{args:?}: {stderr}");
-        for part in ["nowhere/supervisor/control.sock: No such file", "there is no store at", "--dynamic-config-dir"] {
+        for part in [
+            "nowhere/supervisor/control.sock: No such file",
+            "there is no store at",
+            "kubelet-supervisor enable",
+            "--dynamic-config-dir",
+        ] {
             assert!(stderr.contains(part), "{args:?}: {part:?} in {stderr}");
         }
     }
@@ -231,13 +237,20 @@ fn the_history_tells_the_story_across_restarts() {
     let last = all.last().unwrap();
     assert!(last["warning"] == true && last["time"].as_str().unwrap().ends_with('Z'), "{last}");
     assert_eq!(last["source"]["resourceVersion"], bad.1);
-    let lines = history(&rig, &[]).0;
+    let lines = history(&rig, &["--verbose"]).0;
     let proven = format!(" KubeletConfigProven kube-system/a kubelet {}/{}: Last known good after", good.0, good.1);
     assert!(lines.lines().any(|line| line.contains(&proven)), "{lines}");
-    let newest = history(&rig, &["-n", "1", "-o", "text"]).0;
+    let newest = history(&rig, &["-n", "1", "-o", "text", "-v"]).0;
     let head = newest.lines().next().unwrap();
     assert!(head.contains(&format!(" KubeletConfigRolledBack kube-system/a kubelet {}/{}: ", bad.0, bad.1)), "{head}");
     assert!(newest.lines().skip(1).all(|line| line.starts_with("    ")), "{newest}");
+    let short = history(&rig, &["-n", "1"]).0;
+    let (_, line) = short.split_once('\n').unwrap();
+    assert!(short.starts_with("TIME ") && line.lines().count() == 1, "{short}");
+    assert!(
+        line.contains(&format!("  RolledBack  kube-system/a {}  the kubelet ended before it was ready: ", bad.1)),
+        "{short}"
+    );
     let mode = std::fs::metadata(rig.at("dynamic/supervisor/history.jsonl")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }

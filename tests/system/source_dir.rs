@@ -70,7 +70,7 @@ fn a_standalone_node_applies_proves_and_resets() {
     let status = wait_proven(&rig);
     assert_eq!(status["active"]["configMap"]["uid"], "source-dir");
     let (code, text, _) = rig.status_text(&[]);
-    assert!(code == 0 && text.contains("Active:          the source directory, key kubelet (uid source-dir"), "{text}");
+    assert!(code == 0 && text.contains("Assigned:        the source directory, key kubelet (uid source-dir"), "{text}");
     let changed = rig.history().into_iter().find(|entry| entry["reason"] == "KubeletConfigChanged").unwrap();
     let message = changed["message"].as_str().unwrap();
     assert!(message.starts_with("Kubelet restarting to use the source directory, UID: source-dir, "), "{message}");

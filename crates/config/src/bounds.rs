@@ -1,4 +1,4 @@
-//! Bounds of texts that others wrote: short, and without what would steer a terminal.
+//! Bounds of texts: short, without what would steer a terminal, and within its width; and of numbers.
 
 /// Bytes of one text of a node, in UTF-8; what is longer is cut, and ends with an ellipsis.
 pub const MAX_TEXT: usize = 512;
@@ -41,6 +41,48 @@ pub fn bounded(text: &str, bytes: usize) -> String {
         }
     }
     out
+}
+
+/// Lines of this width, between words; the first is indented by `first`, the others by `more`.
+#[must_use]
+pub fn broken(text: &str, width: usize, first: &str, more: &str) -> Vec<String> {
+    let mut lines = vec![first.to_owned()];
+    for word in plain(text).split_whitespace() {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if line > more.len() && line.saturating_add(1).saturating_add(word.chars().count()) > width {
+            lines.push(more.to_owned());
+        }
+        let Some(line) = lines.last_mut() else { continue };
+        if !line.trim().is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines
+}
+
+/// A whole number within these bounds, as the value of an option.
+///
+/// # Errors
+/// What it must be.
+pub fn whole_number(text: &str, bounds: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
+    let (least, most) = bounds.into_inner();
+    let within = |number: &u32| (least..=most).contains(number);
+    text.parse().ok().filter(within).ok_or_else(|| match most {
+        u32::MAX => format!("it must be a whole number, {least} or more"),
+        _ => format!("it must be a whole number from {least} to {most}"),
+    })
+}
+
+/// The text within so many characters, its last `tail` ones among them; an ellipsis stands for what is left out.
+#[must_use]
+pub fn shortened(text: &str, room: usize, tail: usize) -> String {
+    let length = text.chars().count();
+    if length <= room || room < 2 {
+        return text.to_owned();
+    }
+    let head = text.chars().take((room - 1).saturating_sub(tail));
+    head.chain(std::iter::once('…')).chain(text.chars().skip(length.saturating_sub(tail))).collect()
 }
 
 fn shown(c: char) -> String {

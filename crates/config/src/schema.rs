@@ -128,7 +128,7 @@ pub enum FieldProblem {
         /// The last of them, if that is over.
         until: Option<u64>,
     },
-    /// A field stands twice; the parser's words.
+    /// A field stands twice; which, and where.
     Duplicate(String),
 }
 

@@ -4,11 +4,13 @@
 //! The kubelet parses with sigs.k8s.io/yaml: YAML 1.1 booleans and octals, duplicate keys refused
 //! by the strict pass and accepted (last wins) by the lenient one.
 
+mod fault;
+
 use serde::de::IgnoredAny;
 use serde_json::{Number, Value};
 use serde_yaml::{Budget, DuplicateKeyPolicy, Options};
 
-use crate::reported::plain;
+use fault::{MAX_DEPTH, MAX_NODES};
 
 /// A ConfigMap holds 1 MiB at the most; a local file that is larger is not a kubelet's.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -18,15 +20,15 @@ pub const MAX_BYTES: usize = 1 << 20;
 pub struct Document {
     /// The content as JSON, integral floats folded to integers.
     pub value: Value,
-    /// Set when duplicate keys were found: the last one won, as in the kubelet's lenient pass.
+    /// The field that stands twice, and where: the last one won, as in the kubelet's lenient pass.
     pub duplicate: Option<String>,
 }
 
 /// Parses one YAML or JSON document.
 ///
 /// # Errors
-/// A one-line reason: not YAML, too large, more than one document, nested or aliased beyond
-/// reason, not a mapping.
+/// A line with the place, the reason (not YAML, too large, more than one document, nested or aliased beyond reason, not a
+/// mapping) and what to write instead.
 pub fn parse(text: &str) -> Result<Document, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("{} bytes are more than the limit of {MAX_BYTES}", text.len()));
@@ -37,8 +39,8 @@ pub fn parse(text: &str) -> Result<Document, String> {
     let (value, duplicate) = match serde_yaml::from_str_with_options(text, options(DuplicateKeyPolicy::Error)) {
         Ok(value) => (value, None),
         Err(strict) => match serde_yaml::from_str_with_options(text, options(DuplicateKeyPolicy::LastWins)) {
-            Ok(value) => (value, Some(one_line(&strict))),
-            Err(lenient) => return Err(explain(&one_line(&lenient))),
+            Ok(value) => (value, Some(fault::duplicate(&strict))),
+            Err(lenient) => return Err(fault::explain(&lenient)),
         },
     };
     let mut value: Value = value;
@@ -48,17 +50,15 @@ pub fn parse(text: &str) -> Result<Document, String> {
     }
     match value {
         Value::Object(_) => Ok(Document { value, duplicate }),
-        other => Err(format!("it is {}, not a mapping of fields", kind_of(&other))),
+        other => Err(format!("it is {}, not a mapping of fields (NAME: VALUE)", kind_of(&other))),
     }
 }
 
 fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
-    // Budgets: a real KubeletConfiguration has under 500 nodes. The bounds leave it a hundredfold
-    // and end an alias bomb within milliseconds.
     let mut budget = Budget::default();
-    budget.max_nodes = 50_000;
+    budget.max_nodes = MAX_NODES;
     budget.max_events = 100_000;
-    budget.max_depth = 64;
+    budget.max_depth = MAX_DEPTH;
     budget.max_aliases = 1_000;
     budget.max_anchors = 1_000;
     let mut options = Options::default();
@@ -68,21 +68,6 @@ fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
     options.legacy_octal_numbers = true;
     options.with_snippet = false;
     options
-}
-
-/// Parser messages can run over several lines and quote the document; keep the first line, short.
-fn one_line(error: &impl std::fmt::Display) -> String {
-    let text = error.to_string();
-    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("unreadable");
-    plain(&line.trim().chars().take(200).collect::<String>())
-}
-
-fn explain(message: &str) -> String {
-    if message.contains("multiple YAML documents") || message.contains("multiple documents") {
-        "it holds more than one YAML document; the kubelet would silently ignore all but the first".to_owned()
-    } else {
-        message.to_owned()
-    }
 }
 
 fn kind_of(value: &Value) -> &'static str {

@@ -17,9 +17,22 @@ use crate::output;
 /// The project's own description, not that of this package.
 const ABOUT: &str = "Dynamic kubelet configuration for any cluster, around an unmodified kubelet";
 
+/// Help is no wider than the terminals that people have, in a pipe too.
+const COLUMNS: usize = 80;
+
+const EXAMPLES: &str = "\
+Examples, from a file to a pool of nodes:
+  kubectl kubelet-config doctor                          what is missing
+  kubectl kubelet-config capture node-1 -o pool-a.yaml   what runs there
+  kubectl kubelet-config push pool-a.yaml                makes a ConfigMap
+  kubectl kubelet-config preflight CONFIGMAP -l pool=a   asks the nodes
+  kubectl kubelet-config rollout CONFIGMAP -l pool=a     canaries first
+  kubectl kubelet-config status -l pool=a -w";
+
 /// Kubelet configuration of nodes that run kubelet-supervisor.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl kubelet-config", bin_name = "kubectl kubelet-config", version, about = ABOUT)]
+#[command(max_term_width = COLUMNS, after_help = EXAMPLES)]
 struct Cli {
     #[command(flatten)]
     connection: context::Options,
@@ -29,40 +42,62 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// One row a node: what is assigned, what runs, and how far it is.
+    /// Shows a row for each node: what is assigned, what runs, and how far it is.
     Status(status::Options),
     /// Finds what is missing on the cluster and its nodes, and says what mends it. Changes nothing.
     Doctor(doctor::Options),
     /// Points nodes at a ConfigMap.
+    #[command(after_help = "\
+Examples:
+  kubectl kubelet-config assign pool-a-5f7c8d node-1 --wait=proven
+  kubectl kubelet-config assign pool-a-5f7c8d -l pool=a --dry-run=server")]
     Assign(assign::Options),
     /// Withdraws the assignment: nodes run their own configuration again.
     Reset(reset::Options),
-    /// Has nodes try a version again that failed there.
+    /// Has nodes try the assigned ConfigMap again that failed there.
     #[command(override_usage = "kubectl kubelet-config retry <NODE...|-l SELECTOR> [OPTIONS]")]
     Retry(retry::Options),
-    /// Confirms what waits for that: it becomes last known good.
+    /// Confirms a configuration that waits for it (confirm-within): it becomes last known good.
     #[command(override_usage = "kubectl kubelet-config confirm <NODE...|-l SELECTOR> [OPTIONS]")]
     Confirm(retry::Options),
     /// Assigns nodes their last known good again, or a ConfigMap that is named.
+    #[command(after_help = "\
+Examples:
+  kubectl kubelet-config rollback node-1
+  kubectl kubelet-config rollback -l pool=a --to pool-a-5f7c8d")]
     Rollback(rollback::Options),
     /// Prints a completion script for a shell.
     Completion(completion::Options),
-    /// What a node's kubelet runs with, as a file.
+    /// Writes what a node's kubelet runs with into a file.
     Capture(capture::Options),
     /// Makes an immutable ConfigMap of a file; the same file gives the same name.
     Push(push::Options),
     /// Has nodes judge a configuration with their own kubelets, which go on undisturbed.
     Preflight(preflight::Options),
-    /// Two configurations by field, and what going from one to the other takes.
+    /// Compares two configurations by field, and says what going from one to the other takes.
+    #[command(after_help = "\
+Examples:
+  kubectl kubelet-config diff node-1 node-2
+  kubectl kubelet-config diff node-1 ./pool-a.yaml
+  kubectl kubelet-config diff node-1 cm/pool-a-5f7c8d")]
     Diff(diff::Options),
-    /// What a pool says, for a node: its expressions evaluated.
+    /// Shows what a pool says for a node, its expressions evaluated.
     Render(render::Options),
-    /// Where each value comes from that a node's kubelet runs with.
+    /// Shows where each value comes from that a node's kubelet runs with.
+    #[command(after_help = "\
+Examples:
+  kubectl kubelet-config explain node-1
+  kubectl kubelet-config explain node-1 kubeReserved")]
     Explain(explain::Options),
-    /// The events of a node's configuration.
+    /// Shows the events of a node's configuration.
     History(history::Options),
-    /// A ConfigMap for a pool of nodes: canaries first, then waves. Writes a KubeletConfigPool, and carries it out from here while
+    /// Brings a ConfigMap to a pool of nodes: canaries first, then waves. Writes a KubeletConfigPool, and carries it out from here while
     /// no controller does.
+    #[command(after_help = "\
+Examples:
+  kubectl kubelet-config rollout pool-a-5f7c8d -l pool=a --max-unavailable 5%
+  kubectl kubelet-config rollout status pool-a
+  kubectl kubelet-config rollout undo pool-a")]
     Rollout(rollout::Options),
     /// Carries out what pools say (KubeletConfigPool), until it is told to stop; one replica at a time acts.
     Controller(controller::Options),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use crate::api::client::{Client, RetryPolicy};
 use crate::failure::Failure;
@@ -26,22 +26,22 @@ pub(crate) fn identity() -> String {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Options {
-    /// The kubeconfig file.
+    /// The kubeconfig file; default: as kubectl, KUBECONFIG or ~/.kube/config.
     #[arg(long, global = true, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The kubeconfig's context.
+    /// The context in the kubeconfig to use.
     #[arg(long, global = true, value_name = "NAME")]
     context: Option<String>,
-    /// The kubeconfig's cluster.
+    /// The cluster in the kubeconfig to use.
     #[arg(long, global = true, value_name = "NAME")]
     cluster: Option<String>,
-    /// The kubeconfig's user.
+    /// The user in the kubeconfig to use.
     #[arg(long, global = true, value_name = "NAME")]
     user: Option<String>,
-    /// Do it in the name of this user.
+    /// The user to impersonate.
     #[arg(long = "as", global = true, value_name = "USER")]
     impersonate: Option<String>,
-    /// The namespace of the ConfigMaps, and of labels that name none.
+    /// The namespace of the ConfigMaps.
     #[arg(short, long, global = true, value_name = "NAMESPACE", default_value = NAMESPACE, value_parser = namespace)]
     pub(crate) namespace: String,
 }
@@ -52,7 +52,44 @@ pub(crate) fn namespace(text: &str) -> Result<String, String> {
 
 impl Options {
     fn names_nothing(&self) -> bool {
-        self.context.is_none() && self.cluster.is_none() && self.user.is_none()
+        self.kubeconfig.is_none() && self.context.is_none() && self.cluster.is_none() && self.user.is_none()
+    }
+
+    fn read(&self) -> Result<Kubeconfig, KubeconfigError> {
+        self.kubeconfig.as_deref().map_or_else(Kubeconfig::read, Kubeconfig::read_from)
+    }
+
+    /// kube would go on without credentials.
+    fn check_user(&self, kubeconfig: &Kubeconfig) -> Result<(), Failure> {
+        let Some(user) = &self.user else { return Ok(()) };
+        let known = kubeconfig.auth_infos.iter().any(|known| known.name == *user);
+        known.then_some(()).ok_or_else(|| {
+            Failure::new(format!("--user: the kubeconfig has no user {user:?}: see `kubectl config get-users`"))
+        })
+    }
+
+    /// Which entry or file it is, and where to look.
+    fn unusable(&self, error: &KubeconfigError) -> Failure {
+        let named = |option: &'static str, is_given: bool, entry: &'static str| if is_given { option } else { entry };
+        Failure::new(match error {
+            KubeconfigError::ReadConfig(why, path) => {
+                format!("kubeconfig {}: {why}; name another one by --kubeconfig or KUBECONFIG", path.display())
+            }
+            KubeconfigError::CurrentContextNotSet => {
+                "the kubeconfig has no current-context: name one by --context, see `kubectl config get-contexts`"
+                    .to_owned()
+            }
+            KubeconfigError::LoadContext(name) => format!(
+                "{}: the kubeconfig has no context {name:?}: see `kubectl config get-contexts`",
+                named("--context", self.context.is_some(), "current-context")
+            ),
+            KubeconfigError::LoadClusterOfContext(name) => format!(
+                "{}: the kubeconfig has no cluster {name:?}: see `kubectl config get-clusters`",
+                named("--cluster", self.cluster.is_some(), "its context")
+            ),
+            // The parser's has the text below it.
+            error => format!("the kubeconfig: {}", error.to_string().lines().next().unwrap_or_default()),
+        })
     }
 }
 
@@ -77,24 +114,21 @@ impl Context {
             cluster: options.cluster.clone(),
             user: options.user.clone(),
         };
-        let config = match &options.kubeconfig {
-            Some(file) => {
-                let read =
-                    Kubeconfig::read_from(file).map_err(|error| Failure::new(format!("--kubeconfig: {error}")))?;
-                Config::from_custom_kubeconfig(read, &chosen).await
+        let config = match options.read() {
+            Ok(kubeconfig) => {
+                options.check_user(&kubeconfig)?;
+                Config::from_custom_kubeconfig(kubeconfig, &chosen).await
             }
-            None => match Config::from_kubeconfig(&chosen).await {
-                // A Job in the cluster has no kubeconfig.
-                Err(_) if options.names_nothing() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
-                    return Self::from_config(
-                        Config::incluster().map_err(|error| Failure::new(error.to_string()))?,
-                        options,
-                    );
-                }
-                result => result,
-            },
+            Err(error) => Err(error),
         };
-        Self::from_config(config.map_err(|error| Failure::new(format!("the kubeconfig: {error}")))?, options)
+        match config {
+            // A Job in the cluster has no kubeconfig.
+            Err(_) if options.names_nothing() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
+                let config = Config::incluster().map_err(|error| Failure::new(error.to_string()))?;
+                Self::from_config(config, options)
+            }
+            config => Self::from_config(config.map_err(|error| options.unusable(&error))?, options),
+        }
     }
 
     /// For a command that somebody waits for.

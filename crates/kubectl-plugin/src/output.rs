@@ -9,7 +9,7 @@ use serde_json::Value;
 pub(crate) use super::table::Table;
 use crate::failure::Failure;
 pub(crate) use crate::fleet::view::Tone;
-pub(crate) use kubelet_config::reported::plain;
+pub(crate) use kubelet_config::bounds::{broken, plain};
 
 /// `-o`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -45,16 +45,11 @@ impl Out {
         Self::for_stream(&io::stderr())
     }
 
-    /// COLUMNS is what the user wants, and else the terminal knows. A serial line does not: 80.
     fn for_stream(stream: &(impl IsTerminal + AsFd)) -> Self {
-        if !stream.is_terminal() {
-            return Self { colour: false, width: None };
-        }
+        let width = exposition::terminal_columns(stream);
         let plain = std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty())
             || std::env::var_os("TERM").is_some_and(|it| it == "dumb");
-        let desired = std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok()).filter(|columns| *columns > 0);
-        let actual = || terminal_size::terminal_size_of(stream).map(|(width, _)| usize::from(width.0));
-        Self { colour: !plain, width: Some(desired.or_else(actual).unwrap_or(80)) }
+        Self { colour: width.is_some() && !plain, width }
     }
 
     /// The same for this format: wide lines are as long as they are.
@@ -112,23 +107,6 @@ pub(crate) fn headed(out: Out, tone: Tone, head: &str, text: &str) -> String {
         // A head of several lines.
         None => line,
     }
-}
-
-/// Lines of this width, between words; the first is indented by `first`, the others by `more`.
-pub(crate) fn broken(text: &str, width: usize, first: &str, more: &str) -> Vec<String> {
-    let mut lines = vec![first.to_owned()];
-    for word in plain(text).split_whitespace() {
-        let line = lines.last().map_or(0, |line| line.chars().count());
-        if line > more.len() && line.saturating_add(1).saturating_add(word.chars().count()) > width {
-            lines.push(more.to_owned());
-        }
-        let Some(line) = lines.last_mut() else { continue };
-        if !line.trim().is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines
 }
 
 /// Prints what a command has to say: a document for programs, or a text for people.

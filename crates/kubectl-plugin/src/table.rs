@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::output::{Out, Tone, broken, plain};
+use kubelet_config::bounds::shortened;
 
 /// A column of names is cut to no less than this for the sake of the last column, ...
 const NAME_MIN: usize = 18;
@@ -165,13 +166,8 @@ enum Cut {
 impl Cut {
     /// The text within so many characters.
     fn apply(self, text: &str, room: usize) -> String {
-        let length = text.chars().count();
-        if length <= room || room < 2 {
-            return text.to_owned();
-        }
-        let tail = if self == Self::Middle { (room - 1) / 2 } else { 0 };
-        let head = text.chars().take(room - 1 - tail);
-        head.chain(std::iter::once('…')).chain(text.chars().skip(length - tail)).collect()
+        let tail = if self == Self::Middle { room.saturating_sub(1) / 2 } else { 0 };
+        shortened(text, room, tail)
     }
 }
 

@@ -209,7 +209,7 @@ impl ApiError {
         match &self.cause {
             Cause::Kube(kube::Error::Api(status)) if status.code == 401 => LOG_IN.to_owned(),
             Cause::Kube(kube::Error::Api(status)) => format!("{} ({})", status.message, status.code),
-            Cause::Kube(error) => error.to_string(),
+            Cause::Kube(error) => unanswered(error),
             Cause::NoAnswer => NO_ANSWER.to_owned(),
             Cause::Other(message) => message.clone(),
         }
@@ -241,10 +241,22 @@ impl Failure {
             kube::Error::Api(status) if status.code == 401 => LOG_IN.replacen(':', &format!(" ({what}):"), 1),
             kube::Error::Api(status) if status.code == 404 => format!("{what}: {}", status.message),
             kube::Error::Api(status) => format!("{what}: {} ({})", status.message, status.code),
-            other => format!("{what}: {}", with_causes(other)),
+            other => format!("{what}: {}", unanswered(other)),
         };
         Self::new(message)
     }
+}
+
+/// Why the API server said nothing at all.
+fn unanswered(error: &kube::Error) -> String {
+    let why = with_causes(error);
+    if !matches!(error, kube::Error::Service(_) | kube::Error::HyperError(_)) {
+        return why;
+    }
+    // The layers that it went through mean nothing to who reads it.
+    let layers = ["ServiceError: ", "HyperError: ", "client error (Connect): "];
+    let why = layers.iter().fold(why.as_str(), |why, layer| why.strip_prefix(layer).unwrap_or(why));
+    format!("the API server cannot be reached: {why}; see `kubectl cluster-info`, or choose another --context")
 }
 
 /// An error with its causes, each said once.

@@ -23,7 +23,7 @@ pub(crate) struct Options {
     /// The key of its data that holds the KubeletConfiguration.
     #[arg(long, value_name = "KEY", default_value = DEFAULT_KEY)]
     key: String,
-    /// Where to write it: what is written is read back, so auto finds out what the API server keeps.
+    /// Where on the Node to write it: auto finds out what the API server keeps.
     #[arg(long, value_enum, default_value = "auto")]
     carrier: CarrierChoice,
     #[command(flatten)]

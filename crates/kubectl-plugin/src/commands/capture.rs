@@ -18,16 +18,16 @@ use kubelet_config::{hazard, schema};
 /// Options of `capture`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Whose.
+    /// The node, as NODE or node/NODE.
     #[arg(value_name = "NODE")]
     node: String,
-    /// Into this file, which only you can read; `-`: standard output.
+    /// File to write, which only you can read; `-`: standard output.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
     /// Write the flag overrides of the ConfigMap that the node runs into this file; /configz has those that are fields.
     #[arg(long, value_name = "FILE")]
     flags: Option<PathBuf>,
-    /// The files may be there already.
+    /// Overwrite files that are there.
     #[arg(long)]
     force: bool,
 }

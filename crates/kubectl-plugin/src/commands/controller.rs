@@ -19,7 +19,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
 /// Options of `controller`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Where /metrics, /healthz and /readyz are served; empty turns them off.
+    /// Where to serve /metrics, /healthz and /readyz; default: nowhere.
     #[arg(long, default_value = "", value_name = "ADDRESS:PORT", hide_default_value = true)]
     metrics_bind_address: String,
 }

@@ -31,16 +31,17 @@ const ERROR: u8 = 2;
 /// Options of `diff`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// NODE, NAMESPACE/CONFIGMAP, cm/CONFIGMAP, pool/POOL or FILE.
+    /// What to compare: NODE or node/NODE (what its kubelet runs with), NAMESPACE/CONFIGMAP[/KEY], cm/CONFIGMAP (in the
+    /// namespace of -n), pool/POOL, or a FILE (it begins with / or . or ends in .yaml, .yml or .json; `-`: standard input).
     #[arg(value_name = "FROM", value_parser = ConfigRef::parse)]
     from: ConfigRef,
-    /// The same.
+    /// With what, in the same spelling.
     #[arg(value_name = "TO", value_parser = ConfigRef::parse)]
     to: ConfigRef,
-    /// Files are overlays, as `push --overlay` makes of them.
+    /// Files hold only what differs from the node's own file, as with `push --overlay`.
     #[arg(long)]
     overlay: bool,
-    /// How.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
 }

@@ -34,13 +34,13 @@ const SHOWN_IN_NOTE: usize = 10;
 /// Options of `doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// These; else all.
+    /// The nodes, as NODE or node/NODE; default: all.
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,
-    /// Those with these labels.
+    /// Nodes with these labels, as kubectl takes them, such as pool=a,tier!=test.
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "nodes")]
     selector: Option<String>,
-    /// How.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
 }

@@ -19,16 +19,16 @@ use kubelet_config::schema;
 /// Options of `explain`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Whose.
+    /// The node, as NODE or node/NODE.
     #[arg(value_name = "NODE")]
     node: String,
-    /// This field and what is below it, such as kubeReserved or authentication.x509.clientCAFile.
+    /// Only this field and what is below it, such as kubeReserved or authentication.x509.clientCAFile.
     #[arg(value_name = "FIELD")]
     field: Option<String>,
-    /// Fields at their defaults too.
+    /// Show fields at their defaults too.
     #[arg(short, long)]
     all: bool,
-    /// How.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
 }

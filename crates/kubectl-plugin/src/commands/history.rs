@@ -20,10 +20,10 @@ const EVENTS: &str = "/api/v1/namespaces/default/events";
 /// Options of `history`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Whose.
+    /// The node, as NODE or node/NODE.
     #[arg(value_name = "NODE")]
     node: String,
-    /// How.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
 }

@@ -36,7 +36,7 @@ const PACE: Duration = Duration::from_millis(10);
 
 /// Options of `preflight`.
 #[derive(Debug, Args)]
-#[command(override_usage = "kubectl kubelet-config preflight <CONFIGMAP|FILE> <NODE...|-l SELECTOR> [OPTIONS]")]
+#[command(override_usage = "kubectl kubelet-config preflight <CONFIGMAP|FILE> <NODE...|-l SELECTOR>")]
 pub(crate) struct Options {
     /// The ConfigMap, in the namespace of -n; or a file (it begins with / or . or ends in .yaml, .yml or .json), which is
     /// pushed first.
@@ -47,17 +47,17 @@ pub(crate) struct Options {
     /// The key of its data that holds the KubeletConfiguration.
     #[arg(long, value_name = "KEY", default_value = DEFAULT_KEY)]
     key: String,
-    /// Of a file: to be laid over each node's local file instead of replacing it.
+    /// The file holds only what differs from each node's own configuration file, and is laid over that instead of replacing it.
     #[arg(long)]
     overlay: bool,
-    /// Judged by the kubelet of this version, such as v1.31.4, of those that root has put on the nodes (--kubelet-versions-dir
-    /// of their supervisors): what an upgrade to it would make of the configuration.
+    /// Ask the kubelet of this version, such as v1.31.4, what an upgrade to it would make of the configuration; it must be on
+    /// the nodes already (kubelet-supervisor run --kubelet-versions-dir).
     #[arg(long, value_name = "VERSION")]
     kubelet_version: Option<KubeletVersion>,
     /// How long to wait for answers, such as 90s or 10m.
-    #[arg(long, value_name = "D", default_value = "2m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
     timeout: Duration,
-    /// How: table and wide have one row for each thing that nodes say, json and yaml the names of all nodes.
+    /// Output format: table and wide have one row for each thing that nodes say, json and yaml the names of all nodes.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
 }

@@ -38,34 +38,34 @@ enum Shown {
 /// Options of `push`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
-    /// A KubeletConfiguration in YAML or JSON; `-`: standard input.
+    /// File with a KubeletConfiguration in YAML or JSON; `-`: standard input.
     #[arg(value_name = "FILE")]
     file: String,
-    /// Flag overrides, which become the key KEY.flags: --name=value or !--name, one a line.
+    /// File with changes of the kubelet's command line, which become the key KEY.flags: --name=value or !--name, one a line.
     #[arg(long, value_name = "FILE")]
     flags: Option<String>,
-    /// A signature that minisign made of the file, which becomes the key KEY.minisig.
+    /// File with the signature that minisign made of FILE, which becomes the key KEY.minisig.
     #[arg(long, value_name = "FILE")]
     signature: Option<String>,
-    /// What the name begins with; default: the file's name without its ending.
+    /// What the ConfigMap's name begins with, before a hash of its content; default: the file's name without its ending.
     #[arg(long, value_name = "BASE")]
     name: Option<String>,
     /// The key of the ConfigMap's data.
     #[arg(long, value_name = "KEY", default_value = DEFAULT_KEY)]
     key: String,
-    /// To be laid over each node's local file instead of replacing it.
+    /// The file holds only what differs from each node's own configuration file, and is laid over that instead of replacing it.
     #[arg(long)]
     overlay: bool,
-    /// Tell fields that kubelets of this version do not know, such as 1.29; default: of the nodes' versions.
+    /// Warn of fields that kubelets of this version do not know, such as 1.29; default: the versions of the nodes.
     #[arg(long, value_name = "VERSION", value_parser = schema::minor)]
     kubelet: Option<u64>,
     /// Fields that a kubelet would ignore: say so, or refuse the file.
     #[arg(long, value_name = "warn|refuse", default_value = "warn")]
     unknown_fields: UnknownFields,
-    /// none, client (asks nobody) or server (which keeps nothing).
+    /// none: do it; client: only say what would be created; server: have the API server check it, and keep nothing.
     #[arg(long, value_enum, default_value = "none", num_args = 0..=1, default_missing_value = "client", require_equals = true)]
     dry_run: DryRun,
-    /// Show the name, or the whole object.
+    /// Print the ConfigMap's name alone, or the whole object; default: what was done.
     #[arg(short, long, value_enum)]
     output: Option<Shown>,
 }

@@ -25,13 +25,13 @@ enum Shown {
 /// Options of `render`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// pool/NAME.
+    /// The pool (KubeletConfigPool), as pool/NAME.
     #[arg(value_name = "POOL", value_parser = pool_name)]
     pool: String,
-    /// For which node.
+    /// The node, as NODE or node/NODE.
     #[arg(value_name = "NODE")]
     node: String,
-    /// How.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "yaml")]
     output: Shown,
 }

@@ -24,7 +24,8 @@ use kubelet_config::source::ConfigMapRef;
 pub(crate) struct Options {
     #[command(flatten)]
     writing: Writing,
-    /// To this ConfigMap, in the namespace of -n; else to an earlier push of the same name, if it is last known good there.
+    /// The ConfigMap to go back to, in the namespace of -n; default: an earlier push of the same name, if that is last known
+    /// good on the node.
     #[arg(long, value_name = "CONFIGMAP")]
     to: Option<String>,
     /// The key of its data that holds the KubeletConfiguration.

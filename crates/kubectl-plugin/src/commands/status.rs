@@ -16,16 +16,16 @@ use kubelet_config::source::Source;
 /// Options of `status`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// These, as NODE or node/NODE; else all.
+    /// The nodes, as NODE or node/NODE; default: all.
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,
-    /// Those with these labels.
+    /// Nodes with these labels, as kubectl takes them, such as pool=a,tier!=test.
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "nodes")]
     selector: Option<String>,
-    /// Go on with a row for each change, until interrupted.
+    /// Go on with a row for each change of a node, until interrupted (Ctrl-C).
     #[arg(short, long)]
     watch: bool,
-    /// How: table (80 columns on a terminal), wide (all there is), json, yaml.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
 }

@@ -52,10 +52,10 @@ impl From<CarrierChoice> for Option<Carrier> {
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Targets {
-    /// These, as NODE or node/NODE.
+    /// The nodes, as NODE or node/NODE.
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,
-    /// Those with these labels.
+    /// Nodes with these labels, as kubectl takes them, such as pool=a,tier!=test.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
 }

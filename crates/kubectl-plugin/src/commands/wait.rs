@@ -42,7 +42,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "GOAL", default_missing_value = "active", num_args = 0..=1, require_equals = true)]
     wait: Option<Goal>,
     /// How long to wait, such as 90s or 1h.
-    #[arg(long, value_name = "D", default_value = "15m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = duration)]
     timeout: Duration,
 }
 

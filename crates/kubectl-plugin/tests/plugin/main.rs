@@ -7,6 +7,7 @@ mod complete;
 mod doctor;
 mod hostile_nodes;
 mod krew;
+mod mistakes;
 mod pools;
 mod preflight;
 mod push;

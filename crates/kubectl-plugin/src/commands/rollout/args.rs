@@ -9,6 +9,7 @@ use crate::fleet::pool::selector_text;
 use crate::fleet::pool::types::NodeSelector;
 use crate::fleet::pool::types::max_unavailable;
 use crate::output::Format;
+use kubelet_config::bounds::whole_number;
 use kubelet_config::duration::GoDuration;
 
 /// Nodes, by a selector as kubectl takes it.
@@ -31,7 +32,7 @@ pub(crate) struct BeginArgs {
     /// Nodes with these labels, also those that join later.
     #[arg(short = 'l', long, value_name = "SELECTOR", required = true, value_parser = selected)]
     pub(crate) selector: Selected,
-    /// The pool; else the one of these nodes, or a new one that is named like the ConfigMap.
+    /// The pool's name; default: the pool that has these nodes, or a new one that is named like the ConfigMap.
     #[arg(long, value_name = "POOL", value_parser = pool_name)]
     pub(crate) name: Option<String>,
     /// The key of the ConfigMap's data.
@@ -40,7 +41,7 @@ pub(crate) struct BeginArgs {
     /// none: do it; client: print the pool as it would be; server: have the API server check it, and print it.
     #[arg(long, value_enum, default_value = "none", default_missing_value = "client", num_args = 0..=1, require_equals = true)]
     pub(crate) dry_run: DryRun,
-    /// Say only how it ends.
+    /// Print nothing but how it ends.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -48,31 +49,33 @@ pub(crate) struct BeginArgs {
 /// Fields of `spec.rollout`.
 #[derive(Debug, Args)]
 pub(crate) struct StrategyArgs {
-    /// Nodes that go first, of as many zones as there are; a new pool has 1.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    /// How many nodes go first, from as many zones as there are; default of a new pool: 1.
+    #[arg(long, value_name = "N", value_parser = canaries)]
     canaries: Option<u32>,
-    /// Nodes that may be unavailable at once: a number, or a share, rounded down; a new pool has 10%.
+    /// Nodes that may be unavailable at once: a number, or a percentage, rounded down; default of a new pool: 10%.
     #[arg(long, value_name = "N|P%", value_parser = count_or_share)]
     max_unavailable: Option<Value>,
-    /// A node has finished when it runs it, or when it is last known good (a new pool).
+    /// When a node has finished: it runs the configuration (active), or has passed its trial (proven, the default of a new pool).
     #[arg(long, value_enum)]
     proof: Option<ProofArg>,
-    /// The label that says where a node is.
+    /// The Node label with the zone; default of a new pool: topology.kubernetes.io/zone.
     #[arg(long, value_name = "KEY")]
     zone_key: Option<String>,
-    /// What a bad revision brings about: no further node gets it, or nodes go back (a new pool).
+    /// What follows when too many nodes fail: no further node gets it (stop), or nodes go back to what they had (revert, the
+    /// default of a new pool).
     #[arg(long, value_enum)]
     on_failure: Option<OnFailureArg>,
-    /// So many nodes that fail with it make a revision bad; a new pool has 1.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// How many nodes must fail before no other gets it; default of a new pool: 1.
+    #[arg(long, value_name = "N", value_parser = failures)]
     max_failures: Option<u32>,
-    /// A node that has not finished after so long has failed, 1m to 24h; a new pool has 1h.
+    /// After this time a node that has not finished counts as failed, 1m to 24h; default of a new pool: 1h.
     #[arg(long, value_name = "DURATION", value_parser = node_timeout)]
     node_timeout: Option<u64>,
-    /// The shortest --trial-duration of these nodes: nobody proves anything sooner, 1s to 24h; a new pool has 10m.
+    /// The shortest trial on these nodes (kubelet-supervisor run --trial-duration), 1s to 24h: who says sooner that it has
+    /// passed is not believed; default of a new pool: 10m.
     #[arg(long, value_name = "DURATION", value_parser = min_trial)]
     min_trial: Option<u64>,
-    /// Wait after the canaries for `rollout resume`.
+    /// Pause after the canaries, until `rollout resume`.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
     pause_after_canaries: Option<bool>,
     /// Drain each node first; careful refuses Pods that nobody would start again or whose data would be lost, force evicts them.
@@ -99,9 +102,18 @@ impl StrategyArgs {
     }
 }
 
+fn canaries(text: &str) -> Result<u32, String> {
+    whole_number(text, 0..=1000)
+}
+
+fn failures(text: &str) -> Result<u32, String> {
+    whole_number(text, 1..=1000)
+}
+
 fn count_or_share(text: &str) -> Result<Value, String> {
     let value = text.parse::<u32>().map_or_else(|_| json!(text), Value::from);
-    max_unavailable(&value, 1).map_err(|_| "a number from 1, or a share such as 10%".to_owned())?;
+    max_unavailable(&value, 1)
+        .map_err(|_| "it must be a whole number, 1 or more, or a percentage such as 10%".to_owned())?;
     Ok(value)
 }
 
@@ -115,7 +127,7 @@ fn min_trial(text: &str) -> Result<u64, String> {
 
 fn seconds(text: &str, least: u64, range: &str) -> Result<u64, String> {
     let seconds = text.parse::<GoDuration>()?.0.as_secs();
-    if (least..=86_400).contains(&seconds) { Ok(seconds) } else { Err(range.to_owned()) }
+    if (least..=86_400).contains(&seconds) { Ok(seconds) } else { Err(format!("it must be {range}")) }
 }
 
 #[derive(Debug, Subcommand)]
@@ -134,20 +146,20 @@ pub(crate) enum Verb {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// The pool.
+    /// The pool (KubeletConfigPool), as NAME or pool/NAME.
     #[arg(value_name = "POOL", value_parser = pool_name)]
     pub(crate) name: Option<String>,
-    /// How.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Format,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct NamedArgs {
-    /// The pool.
+    /// The pool (KubeletConfigPool), as NAME or pool/NAME.
     #[arg(value_name = "POOL", value_parser = pool_name)]
     pub(crate) name: String,
-    /// Say only how it ends.
+    /// Print nothing but how it ends.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

@@ -19,6 +19,8 @@ use args::{BeginArgs, StatusArgs, StrategyArgs, Verb};
 /// Options of `rollout`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(override_usage = "kubectl kubelet-config rollout CONFIGMAP -l SELECTOR [OPTIONS]\n       \
+    kubectl kubelet-config rollout <COMMAND>")]
 pub(crate) struct Options {
     #[command(subcommand)]
     verb: Option<Verb>,
