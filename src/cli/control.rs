@@ -56,6 +56,15 @@ impl Unreachable {
         }
     }
 
+    fn from_connect(socket: &Path, error: &std::io::Error) -> Self {
+        let why = format!("{}: {error}", socket.display());
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::ConnectionRefused => Self::Absent(why),
+            ErrorKind::PermissionDenied => Self::Refused(denied(why)),
+            _ => Self::NoAnswer(why),
+        }
+    }
+
     pub(super) fn why(&self) -> &str {
         match self {
             Self::Absent(why) | Self::Refused(why) | Self::NoAnswer(why) => why,
@@ -69,18 +78,14 @@ fn denied(why: impl std::fmt::Display) -> String {
 
 /// Connects, if root or this user listens: whoever may write in the directory could answer for the supervisor.
 fn connect(socket: &Path) -> Result<(UnixStream, UnixCredentials), Unreachable> {
-    let owned = ownership::check(socket);
-    let stream = UnixStream::connect(socket).map_err(|error| {
-        let why = format!("{}: {error}", socket.display());
-        match error.kind() {
-            _ if let Err(error @ OwnershipError::Changeable { .. }) = &owned => {
-                Unreachable::NoAnswer(error.to_string())
-            }
-            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::ConnectionRefused => Unreachable::Absent(why),
-            ErrorKind::PermissionDenied => Unreachable::Refused(denied(why)),
-            _ => Unreachable::NoAnswer(why),
-        }
-    })?;
+    let changeable = match ownership::check(socket) {
+        Err(error @ OwnershipError::Changeable { .. }) => Some(Unreachable::NoAnswer(error.to_string())),
+        _ => None,
+    };
+    let stream = match UnixStream::connect(socket) {
+        Ok(stream) => stream,
+        Err(error) => return Err(changeable.unwrap_or_else(|| Unreachable::from_connect(socket, &error))),
+    };
     let peer = getsockopt(&stream, PeerCredentials)
         .map_err(|error| Unreachable::NoAnswer(format!("{}: {error}", socket.display())))?;
     if peer.uid() != 0 && peer.uid() != geteuid().as_raw() {
@@ -94,10 +99,7 @@ fn connect(socket: &Path) -> Result<(UnixStream, UnixCredentials), Unreachable> 
             socket.parent().unwrap_or(socket).display()
         )));
     }
-    match owned {
-        Err(error @ OwnershipError::Changeable { .. }) => Err(Unreachable::NoAnswer(error.to_string())),
-        _ => Ok((stream, peer)),
-    }
+    changeable.map_or(Ok((stream, peer)), Err)
 }
 
 impl StoreDir {
