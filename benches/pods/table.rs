@@ -18,6 +18,17 @@ pub struct Row {
     pub rounds: Vec<Noticed>,
 }
 
+/// Chance decides whether a kubelet's first word of its node is that it is not ready yet: the range is told too.
+fn seconds(rounds: &[Noticed], value: impl Fn(&Noticed) -> Duration) -> String {
+    let values = || rounds.iter().map(&value);
+    let (least, most) = (values().min().unwrap_or_default(), values().max().unwrap_or_default());
+    let text = format!("{:.1} s", median(rounds, &value).as_secs_f64());
+    if most.saturating_sub(least) < Duration::from_secs(1) {
+        return text;
+    }
+    format!("{text} ({:.0} to {:.0})", least.as_secs_f64(), most.as_secs_f64())
+}
+
 fn median<T: Ord + Copy + Default>(rounds: &[Noticed], value: impl Fn(&Noticed) -> T) -> T {
     let mut values: Vec<T> = rounds.iter().map(value).collect();
     values.sort_unstable();
@@ -35,16 +46,15 @@ pub fn markdown(rows: &[Row]) -> String {
     let rounds = rows.first().map_or(0, |row| row.rounds.len());
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let mut text = format!(
-        "Medians of {rounds}, on {cores} cores.\n\n\
+        "Medians of {rounds} (and from the least to the most, where that is a second or more), on {cores} cores.\n\n\
          | pods | change by | Node not Ready | Pods that lost Ready | longest Pod not Ready | writes of Endpoints, EndpointSlices | restarts of containers, by probes | streams cut |\n\
          |---|---|---|---|---|---|---|---|\n"
     );
-    let seconds = |duration: Duration| format!("{:.1} s", duration.as_secs_f64());
     for Row { pods, kind, rounds } in rows {
-        let of_node = [pods.to_string(), kind.name().to_owned(), seconds(median(rounds, |round| round.node_not_ready))];
+        let of_node = [pods.to_string(), kind.name().to_owned(), seconds(rounds, |round| round.node_not_ready)];
         let of_pods = [
             median(rounds, |round| round.pods_lost_readiness).to_string(),
-            seconds(median(rounds, |round| round.longest_not_ready)),
+            seconds(rounds, |round| round.longest_not_ready),
             format!(
                 "{}, {}",
                 median(rounds, |round| round.endpoints_writes),
