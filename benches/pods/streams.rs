@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read};
 use std::net::TcpStream;
 use std::process::Child;
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::Result;
 use crate::cluster::Cluster;
 use crate::workload::{FIRST, TICKING_PORT, TICKS};
 
-/// A stream that neither ends nor is cut by then hangs.
+/// A stream that does not begin in that time, or neither ends nor is cut, hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Stream {
@@ -26,9 +27,13 @@ pub struct Stream {
     reader: JoinHandle<String>,
 }
 
-/// Opens one of each; something has come through all of them.
+/// Opens one of each.
 pub fn open(cluster: &Cluster) -> Result<Vec<Stream>> {
-    Ok(vec![logs(cluster)?, exec(cluster)?, port_forward(cluster)?])
+    let streams = vec![logs(cluster)?, exec(cluster)?, port_forward(cluster)?];
+    match streams.iter().find(|stream| stream.reader.is_finished()) {
+        Some(stream) => Err(format!("{} ended before the change", stream.name).into()),
+        None => Ok(streams),
+    }
 }
 
 fn logs(cluster: &Cluster) -> Result<Stream> {
@@ -59,19 +64,22 @@ fn port_forward(cluster: &Cluster) -> Result<Stream> {
 
 impl Stream {
     fn begin(name: &'static str, is_bounded: bool, client: Child, input: impl Read + Send + 'static) -> Result<Self> {
-        let (mut input, mut line) = (BufReader::new(input), String::new());
-        input.read_line(&mut line)?;
-        if line != "begun\n" {
-            return Err(format!("{name} does not begin: {line:?}").into());
-        }
         let (pid, mut client) = (client.id(), client);
+        let (mut input, (sender, first)) = (BufReader::new(input), channel());
         let reader = std::thread::Builder::new().spawn(move || {
             let mut text = Vec::new();
+            let _ = input.read_until(b'\n', &mut text);
+            let _ = sender.send(());
             let _ = input.read_to_end(&mut text); // what is cut ends in an error, or in nothing
             let _ = client.kill();
             let _ = client.wait();
             String::from_utf8_lossy(&text).into_owned()
         })?;
+        // A log may be empty: another kubelet on this machine deletes what it does not know in /var/log/pods.
+        if is_bounded && first.recv_timeout(PATIENCE).is_err() {
+            let _ = kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL);
+            return Err(format!("{name} does not begin").into());
+        }
         Ok(Self { name, is_bounded, client: pid, reader })
     }
 

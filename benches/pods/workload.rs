@@ -56,7 +56,7 @@ fn pod(cluster: &Cluster, number: usize) -> Result<Value> {
     Ok(json!({
         "metadata": { "name": format!("pod-{number}"), "labels": { "probe": probe } },
         "spec": {
-            "nodeName": cluster.var("NODE_NAME")?, "terminationGracePeriodSeconds": 1,
+            "nodeName": cluster.var("NODE_NAME")?, "terminationGracePeriodSeconds": 1, "dnsPolicy": "Default",
             "tolerations": [{ "operator": "Exists" }], "containers": [container],
         },
     }))
