@@ -17,6 +17,9 @@ use crate::workload::{FIRST, TICKING_PORT, TICKS};
 /// A stream that does not begin in that time, or neither ends nor is cut, hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Said in the place of `logs` where there are none: another kubelet on this machine deletes what it does not know in /var/log/pods.
+pub const NO_LOGS: &str = "(no logs to follow)";
+
 pub struct Stream {
     name: &'static str,
     /// Ends by itself, with the word `whole`.
@@ -29,11 +32,14 @@ pub struct Stream {
 
 /// Opens one of each.
 pub fn open(cluster: &Cluster) -> Result<Vec<Stream>> {
-    let streams = vec![logs(cluster)?, exec(cluster)?, port_forward(cluster)?];
-    match streams.iter().find(|stream| stream.reader.is_finished()) {
-        Some(stream) => Err(format!("{} ended before the change", stream.name).into()),
-        None => Ok(streams),
+    let mut streams = vec![logs(cluster)?, exec(cluster)?, port_forward(cluster)?];
+    for stream in streams.iter_mut().filter(|stream| stream.reader.is_finished()) {
+        if stream.is_bounded {
+            return Err(format!("{} ended before the change", stream.name).into());
+        }
+        stream.name = NO_LOGS;
     }
+    Ok(streams)
 }
 
 fn logs(cluster: &Cluster) -> Result<Stream> {
@@ -75,7 +81,7 @@ impl Stream {
             let _ = client.wait();
             String::from_utf8_lossy(&text).into_owned()
         })?;
-        // A log may be empty: another kubelet on this machine deletes what it does not know in /var/log/pods.
+        // A log may be empty.
         if is_bounded && first.recv_timeout(PATIENCE).is_err() {
             let _ = kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL);
             return Err(format!("{name} does not begin").into());

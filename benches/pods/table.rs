@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::Result;
 use crate::contender::Kind;
+use crate::streams::NO_LOGS;
 use crate::tally::Noticed;
 
 const DOCUMENT: &str = "docs/usage/measured.md";
@@ -38,7 +39,7 @@ fn median<T: Ord + Copy + Default>(rounds: &[Noticed], value: impl Fn(&Noticed) 
 /// Streams that were cut in most rounds.
 fn cut(rounds: &[Noticed]) -> String {
     let is_cut = |name: &&str| median(rounds, |round| round.cut.contains(name));
-    let names: Vec<&str> = ["exec", "port-forward", "logs"].into_iter().filter(is_cut).collect();
+    let names: Vec<&str> = ["exec", "port-forward", "logs", NO_LOGS].into_iter().filter(is_cut).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
