@@ -5,12 +5,14 @@
 #   cluster.sh up DIR                              bring everything up, return when the API server is ready
 #   cluster.sh kubelet-config DIR                  write DIR/kubelet/config.yaml, the node's local configuration (part of up)
 #   cluster.sh kubelet-args DIR                    print the kubelet and its arguments, one a line, without --dynamic-config-dir
-#   cluster.sh stop|start DIR apiserver|etcd|containerd
+#   cluster.sh stop|start DIR apiserver|etcd|containerd|controller-manager
 #   cluster.sh import DIR ARCHIVE                  an image for pods
 #   cluster.sh down DIR                            remove everything but DIR/logs (stop your kubelet first)
 #
-# Environment of `up`: NODE_NAME (node1), APISERVER_EXTRA_FLAGS, KUBELET_SUPERVISOR_CACHE (see prepare.sh), and
-# KUBELET_BINARY and APISERVER_BINARY, which stand for prepare.sh's (v1.20.2).
+# Environment of `up`: NODE_NAME (node1), APISERVER_EXTRA_FLAGS, KUBELET_SUPERVISOR_CACHE and EXTRA_BINARIES (see prepare.sh),
+# and KUBELET_BINARY and APISERVER_BINARY, which stand for prepare.sh's (v1.20.2).
+# `up` starts no controller manager; who has it built starts it: the endpoints of Services, and what becomes of Pods on a Node
+# that is not Ready.
 # `. DIR/env` tells everything else: KUBECONFIG, API_URL, KUBELET, CONTAINERD_SOCK, ...
 #
 # Several clusters can run side by side, and next to a host's own containerd: ports are picked at run time, and each
@@ -110,6 +112,10 @@ start() { # DAEMON
     containerd)
         launch containerd containerd --config "$DIR/containerd/config.toml"
         await containerd ctr --connect-timeout 10s --address "$sock" plugins ls
+        ;;
+    controller-manager)
+        launch controller-manager "$KUBE_CONTROLLER_MANAGER" --kubeconfig="$DIR/admin.kubeconfig" --leader-elect=false \
+            --controllers=endpoint,endpointslice,nodelifecycle --port=0 --secure-port=0 --v=1
         ;;
     *) usage ;;
     esac
@@ -281,7 +287,7 @@ up() {
     binaries=$("$here/prepare.sh")
     kubelet=${KUBELET_BINARY:-$binaries/kubelet}
     mkdir -p "$DIR"/{pids,logs,pki,cni,containerd,kubelet/manifests}
-    rm -f "$DIR"/logs/{etcd,containerd,apiserver}.log # an earlier cluster's
+    rm -f "$DIR"/logs/{etcd,containerd,apiserver,controller-manager}.log # an earlier cluster's
     free_port && api=$port
     free_port && etcd=$port
     free_port && peer=$port
@@ -302,6 +308,7 @@ export NODE_CERT=$DIR/pki/node.crt
 export NODE_KEY=$DIR/pki/node.key
 export KUBE_APISERVER=${APISERVER_BINARY:-$binaries/kube-apiserver}
 export APISERVER_FLAGS="${APISERVER_EXTRA_FLAGS:-}"
+export KUBE_CONTROLLER_MANAGER=$binaries/kube-controller-manager
 export KUBELET=$kubelet
 export KUBELET_MINOR=$("$kubelet" --version | sed 's/^Kubernetes v1\.\([0-9]*\).*/\1/')
 export KUBELET_CONFIG=$DIR/kubelet/config.yaml
@@ -337,6 +344,7 @@ container_pids() { for c in $(cgroups); do find "$c" -name cgroup.procs -exec ca
 
 down() {
     local f d i
+    stop controller-manager
     stop apiserver
     stop etcd
     # Containers first, while their containerd can still say goodbye to them properly.
@@ -384,7 +392,7 @@ import)
     ;;
 start | stop)
     need_up
-    case $daemon in apiserver | etcd | containerd) "$verb" "$daemon" ;; *) usage ;; esac
+    case $daemon in apiserver | etcd | containerd | controller-manager) "$verb" "$daemon" ;; *) usage ;; esac
     ;;
 *) usage ;;
 esac

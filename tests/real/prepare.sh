@@ -5,6 +5,7 @@
 #
 # KUBELET_SUPERVISOR_CACHE (default /var/cache/kubelet-supervisor) keeps them: only the first run on a machine builds,
 # later ones need neither network nor time. Exit 77: this machine cannot do it (not root, not Debian 12).
+# EXTRA_BINARIES names others of the same tree that are needed too: kube-controller-manager.
 set -euo pipefail
 
 cache=${KUBELET_SUPERVISOR_CACHE:-/var/cache/kubelet-supervisor}
@@ -62,7 +63,8 @@ enable_sources() {
     fi
 }
 
-binaries=(kubelet kube-apiserver)
+# shellcheck disable=SC2206 # several words
+binaries=(kubelet kube-apiserver ${EXTRA_BINARIES:-})
 command -v kubectl >/dev/null || binaries+=(kubectl)
 
 lacking() { # DIRECTORY: which binaries are not in it
