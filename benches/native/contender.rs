@@ -129,6 +129,7 @@ impl Running {
                 let Ok(mut child) = Command::new(program).args(args).stdout(out).stderr(err).spawn() else { return };
                 id.store(child.id(), Ordering::SeqCst);
                 let _ = child.wait();
+                id.store(0, Ordering::SeqCst); // it may be somebody else's by now
                 let stopped = || stopped.load(Ordering::SeqCst);
                 let _ = wait_for("RestartSec", pause, stopped);
             }
@@ -152,9 +153,15 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        self.terminate();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        // One may have been started just before.
+        let mut told = 0;
+        while !thread.is_finished() {
+            let pid = self.pid();
+            if std::mem::replace(&mut told, pid) != pid {
+                self.terminate();
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
