@@ -3,6 +3,7 @@
 
 mod advisories;
 mod maps;
+mod measured;
 mod metrics;
 mod sbom;
 mod trial_diagram;

@@ -20,6 +20,8 @@ use super::style::{self, Kubelet, Stage, Style};
 /// The `standIn` field of a configuration file. Times are like "500ms" or "2s".
 #[derive(Clone, Default)]
 pub struct Knobs {
+    /// Before validation, also where it only judges.
+    pub load_delay: Duration,
     /// Between validation and everything else.
     pub start_delay: Duration,
     /// Stays alive, but gets neither to healthz nor to READY.
@@ -59,6 +61,7 @@ impl Knobs {
         let code = |key: &str| value[key].as_i64().and_then(|code| i32::try_from(code).ok());
         let flag = |key: &str| value[key].as_bool().unwrap_or(false);
         Knobs {
+            load_delay: time("loadDelay").unwrap_or_default(),
             start_delay: time("startDelay").unwrap_or_default(),
             never_ready: flag("neverReady"),
             exit_before_ready: code("exitBeforeReady"),

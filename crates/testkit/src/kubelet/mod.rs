@@ -87,6 +87,7 @@ pub fn run(args: Vec<OsString>) -> ! {
         kubelet.warn_lenient(warning);
     }
     let knobs = Knobs::read(&loaded.knobs);
+    std::thread::sleep(knobs.load_delay);
     if judges != Start::Run {
         misbehave(&mut kubelet, &knobs);
     }
