@@ -260,6 +260,7 @@ pub(super) fn accepts_lost_pods(acknowledge: Option<&str>) -> bool {
         "evictionHard",
         "evictionSoft",
         "allowedUnsafeSysctls",
+        "featureGates",
     ]
     .iter()
     .any(|field| accepted.covers(field, HazardClass::Pods))
