@@ -233,7 +233,7 @@ impl State {
                     fx.push(Effect::Count(Counter::Adoption));
                 }
             }
-            (Proposal::Switch, _) => self.forget_good_moment(),
+            (Proposal::Switch | Proposal::Reset, _) => self.forget_good_moment(),
             _ => {}
         }
         if *proposal != Proposal::Adopt {
