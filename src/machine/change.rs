@@ -23,8 +23,8 @@ mod step;
 /// A change on its way, up to the switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// The assigned version.
-    source: Source,
+    /// The assigned version; none: the assignment is withdrawn, and the local configuration is to run.
+    source: Option<Source>,
     stage: Stage,
     /// When this node starts the change, if many nodes have the same one; `None`: now.
     starts_at: Option<Moment>,
@@ -75,6 +75,22 @@ pub(super) struct ChangeTimes {
 }
 
 impl Change {
+    fn new(source: Option<Source>, stage: Stage, starts_at: Option<Moment>, now: Moment) -> Self {
+        Self {
+            source,
+            stage,
+            starts_at,
+            baseline: Baseline::new(),
+            unanswered: Baseline::new(),
+            baseline_until: now,
+            baseline_waits: false,
+            awaits_contact: false,
+            missed_turn: false,
+            inventory: None,
+            hazards: BTreeSet::new(),
+        }
+    }
+
     pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {
         match &self.stage {
             Stage::Saving(asked) | Stage::Loading(asked) | Stage::Preflight(asked, _) => due.push(asked.until),

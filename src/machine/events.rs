@@ -128,12 +128,13 @@ pub(crate) fn forbidden(source: Option<&Source>, why: &str) -> Event {
 
 /// An accepted change waits for a good moment; `until`: and then no longer. The reason goes first: messages are cut at their end.
 #[must_use]
-pub(crate) fn waiting(source: &Source, why: &str, until: Option<&str>) -> Event {
+pub(crate) fn waiting(source: Option<&Source>, why: &str, until: Option<&str>) -> Event {
+    let name = name(source);
     let message = match until {
-        Some(until) => format!("Waits until {until} at the most, {why}: {source}"),
-        None => format!("Waits while {why}: {source}"),
+        Some(until) => format!("Waits until {until} at the most, {why}: {name}"),
+        None => format!("Waits while {why}: {name}"),
     };
-    event(EventReason::Waiting, false, Some(source), message)
+    event(EventReason::Waiting, false, source, message)
 }
 
 /// The local files say something else than what runs.

@@ -263,6 +263,47 @@ fn pressure_that_the_change_may_end_does_not_hold_it() {
     assert_eq!(node.active(), "a");
 }
 
+/// A withdrawn assignment is a restart as well. It waits for nothing else, and is not held up for what it costs.
+#[test]
+fn a_reset_waits_for_the_end_of_a_pressure_and_tells_what_it_costs() {
+    let mut node = under_pressure();
+    node.activity = streams(1);
+    let withdrawn = || Input::Node(kubelet_config::assignment::Assignment::Local);
+    node.step(withdrawn());
+    assert!(node.until_start(600).is_none());
+    assert_eq!((holds(&node), told(&node)), (vec![Hold::Pressure([NodePressure::Disk].into())], 1));
+    let status = node_status(&node.state);
+    assert_eq!((status.assigned, node.active()), (None, "a"));
+    assert!(
+        status.condition.message.ends_with("DiskPressure: the local configuration"),
+        "{}",
+        status.condition.message
+    );
+    assert!(node.reload() && node.until_start(20).is_none(), "the next supervisor does so as well");
+    node.assign("a");
+    assert!(node.state.waiting().is_none() && node.until_start(20).is_none(), "as it was");
+    node.step(withdrawn());
+    node.pass(2);
+    node.pressure.clear();
+    node.pass(12);
+    assert_eq!((node.active(), told(&node)), ("", 2));
+
+    let mut node = Node::with(Settings::default());
+    node.define("few", json!({"maxPods": 500}), ConfigAnnotations::default());
+    node.assign("few");
+    node.pass(660);
+    let pods = (0..111).map(|number| PodSummary {
+        name: format!("d/p{number:03}"),
+        phase: "Running".to_owned(),
+        ..PodSummary::default()
+    });
+    node.inventory = PodInventory { pods: pods.collect(), ..PodInventory::default() };
+    node.step(withdrawn());
+    assert_eq!(node.active(), "");
+    let says = |effect: &Effect| matches!(effect, Effect::Log(_, line) if line.contains("d/p110 (OutOfpods)"));
+    assert!(node.effects.iter().any(says));
+}
+
 #[test]
 fn pressure_that_comes_while_the_baseline_is_waited_for_holds_it_too() {
     let mut node = proven();

@@ -40,6 +40,7 @@ mod preflight;
 mod previous;
 mod privileges;
 mod process;
+mod readmission;
 mod snapshots;
 mod standby;
 mod store;
@@ -154,6 +155,7 @@ const CASES: &[Test] = &[
     Test("hung", ONE_NATIVE, hung::hung),
     Test("hung_without_runtime", LABELS, hung::hung_without_runtime),
     Test("max_pods", LABELS, trial::max_pods),
+    Test("losses", LABELS, readmission::foreseen),
     Test("containers_keep_running", LABELS, pods::containers_keep_running),
     Test("exec_and_changes", LABELS, pods::exec_and_changes),
     // Its build has begun with the suite.

@@ -12,17 +12,23 @@ use crate::trial::accepted;
 
 /// Makes a pod of one container on this node, with these fields of the container, and waits until it runs.
 pub fn make(case: &Case, name: &str, fields: &Value) {
+    make_with(case, name, fields, &json!({}));
+}
+
+/// The same with these fields of the Pod.
+pub fn make_with(case: &Case, name: &str, fields: &Value, spec: &Value) {
     let mut container = json!({
         "name": "main", "image": case.var("IMAGE"), "imagePullPolicy": "Never", "command": ["sleep", "3600"],
     });
     container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    let pod = json!({
+    let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
         "spec": {
             "nodeName": case.var("NODE_NAME"), "terminationGracePeriodSeconds": 1,
             "tolerations": [{ "operator": "Exists" }], "containers": [container],
         },
     });
+    pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
     case.ask("POST", "/api/v1/namespaces/default/pods", Some(&pod));
     until(&format!("{name} to run"), || {
         let pod = case.api("GET", &path(name), None)?;

@@ -9,7 +9,7 @@ use crate::supervisor::Case;
 use crate::versions;
 
 /// Asks for this version, and awaits the answer.
-fn asked(case: &Case, map: &ConfigMap) -> PreflightStatus {
+pub fn asked(case: &Case, map: &ConfigMap) -> PreflightStatus {
     let source = serde_json::from_value(map.source()["configMap"].clone()).unwrap();
     let request = PreflightRequest::of(&source).to_string();
     annotate(case, &json!(request));

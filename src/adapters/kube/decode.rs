@@ -140,6 +140,7 @@ pub(super) fn node_summary(node: &NodeView) -> NodeSummary {
         labels: Some(node.metadata.labels.clone().unwrap_or_default()),
         capacity: pods::texts(node.status.capacity.as_ref()),
         allocatable: pods::texts(node.status.allocatable.as_ref()),
+        has_supplemental_groups_policy: pods::has_supplemental_groups_policy(node.status.features.as_ref()),
     }
 }
 
@@ -163,6 +164,7 @@ pub(super) fn pod_summary(pod: PodView) -> PodSummary {
     let meta = pod.metadata;
     let who = PodSummary {
         is_static: pods::is_static(meta.annotations.as_ref()),
+        os_label: meta.labels.and_then(|mut labels| labels.remove(pods::OS_LABEL)).unwrap_or_default(),
         is_terminating: meta.deletion_timestamp.is_some(),
         uid: meta.uid.unwrap_or_default(),
         name: format!("{}/{}", meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()),
@@ -242,6 +244,7 @@ mod tests {
                     {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:01Z",
                      "reason": "KubeletReady", "message": "kubelet is posting ready status"}
                 ],
+                "features": {"supplementalGroupsPolicy": true},
                 "images": [{"names": ["a"], "sizeBytes": 1}]
             }
         }));
@@ -252,7 +255,7 @@ mod tests {
         assert!(summary.pressure.is_empty());
         let summary = node_summary(&node);
         assert_eq!((summary.name.as_str(), summary.capacity.len(), summary.allocatable.len()), ("n1", 3, 1));
-        assert_eq!(summary.labels.unwrap()["a"], "b");
+        assert_eq!((summary.labels.unwrap()["a"].as_str(), summary.has_supplemental_groups_policy), ("b", true));
         assert_eq!(node_annotations(&node), NodeAnnotations { retry: Some("222".to_owned()), confirm: None });
         assert_eq!(assignment(&node, "ns"), Assignment::Local);
     }

@@ -50,6 +50,8 @@ pub(crate) struct NodeStatusView {
     pub(crate) capacity: Option<Value>,
     /// `allocatable`, unread.
     pub(crate) allocatable: Option<Value>,
+    /// `features`, unread.
+    pub(crate) features: Option<Value>,
 }
 
 /// A ConfigMap without the content of its `binaryData`.

@@ -233,7 +233,7 @@ impl State {
                     fx.push(Effect::Count(Counter::Adoption));
                 }
             }
-            (Proposal::Switch, _) => self.forget_good_moment(),
+            (Proposal::Switch | Proposal::Reset, _) => self.forget_good_moment(),
             _ => {}
         }
         if *proposal != Proposal::Adopt {
@@ -260,6 +260,7 @@ pub(super) fn accepts_lost_pods(acknowledge: Option<&str>) -> bool {
         "evictionHard",
         "evictionSoft",
         "allowedUnsafeSysctls",
+        "featureGates",
     ]
     .iter()
     .any(|field| accepted.covers(field, HazardClass::Pods))

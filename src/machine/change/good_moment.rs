@@ -10,6 +10,7 @@ use crate::machine::limits;
 use crate::machine::model::{Moment, later};
 use kubelet_config::pods::{PodInventory, PodSummary};
 use kubelet_config::source::Source;
+use kubelet_config::status;
 
 mod step;
 
@@ -34,7 +35,8 @@ pub(super) struct Inquiry {
 /// The wait of a version for a good moment. It outlives the change, which may be begun anew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct MomentTimes {
-    source: Source,
+    /// None: the local configuration.
+    source: Option<Source>,
     /// The courtesy is counted from then.
     since: Moment,
     /// It was told that it waits: for something that ends by itself, for the end of a pressure.
@@ -44,8 +46,8 @@ pub(super) struct MomentTimes {
 /// A change that waits for a good moment.
 #[derive(Debug)]
 pub struct Waiting<'a> {
-    /// The version.
-    pub source: &'a Source,
+    /// The version; none: the local configuration.
+    pub source: Option<&'a Source>,
     /// What it waits for.
     pub holds: &'a [Hold],
     /// It waits no longer than this; `None`: as long as it takes.
@@ -53,6 +55,12 @@ pub struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
+    /// What waits, as people are told.
+    #[must_use]
+    pub fn name(&self) -> String {
+        status::name(self.source)
+    }
+
     /// What it waits for, in a sentence.
     #[must_use]
     pub fn message(&self) -> String {

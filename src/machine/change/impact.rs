@@ -13,6 +13,7 @@ use kubelet_config::pods::PodInventory;
 use kubelet_config::readmission::{Kubelet, Supplies};
 use kubelet_config::schema::{self, UnknownFields};
 use kubelet_config::source::Source;
+use kubelet_config::status;
 use serde_json::Value;
 
 impl State {
@@ -54,17 +55,24 @@ impl State {
         let supplies = self.health.supplies();
         let impacts = self.impacts(rendered, None, inventory, &supplies);
         let Some((_, why)) = refused_impact(&impacts, rendered) else {
-            let unlisted = self.settings.api_server && inventory.is_none() && !self.is_way_back(rendered);
-            let unlisted = unlisted.then(|| {
-                "the pods of this node could not be listed, so what the restart costs is not known".to_owned()
-            });
-            for why in hazard::told_impact(&impacts).into_iter().chain(unlisted) {
-                log(fx, Level::Warn, format!("{source}: {why}"));
-            }
+            self.tell_cost(Some(source), rendered, fx);
             return false;
         };
         self.refuse(BTreeSet::from([HazardClass::Pods]), source, &why, fx);
         true
+    }
+
+    /// What the restart costs all the same, or nobody knows. A reset is not refused: of what runs instead that is the way out.
+    pub(super) fn tell_cost(&self, source: Option<&Source>, rendered: &Rendered, fx: &mut Vec<Effect>) {
+        let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
+        let impacts = self.impacts(rendered, None, inventory, &self.health.supplies());
+        let told = if source.is_some() { hazard::told_impact(&impacts) } else { hazard::whole_impact(&impacts) };
+        let unlisted = self.settings.api_server && inventory.is_none() && !self.is_way_back(rendered);
+        let unlisted = unlisted
+            .then(|| "the pods of this node could not be listed, so what the restart costs is not known".to_owned());
+        for why in told.into_iter().chain(unlisted) {
+            log(fx, Level::Warn, format!("{}: {why}", status::name(source)));
+        }
     }
 
     /// Held against this version, not its content: an acknowledgement changes only the former.

@@ -48,7 +48,8 @@ impl State {
     /// The change that waits for its start, and until when.
     #[must_use]
     pub fn scheduled(&self) -> Option<(&Source, Moment)> {
-        let Some(Change { source, stage: Stage::Spread(_), starts_at: Some(at), .. }) = &self.change else {
+        let Some(Change { source: Some(source), stage: Stage::Spread(_), starts_at: Some(at), .. }) = &self.change
+        else {
             return None;
         };
         Some((source, *at))

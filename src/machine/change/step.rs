@@ -1,17 +1,18 @@
 //! The change goes on, stage by stage.
 
 use super::{Change, Inquiry, Stage};
-use crate::machine::evidence::{Baseline, Signal};
+use crate::machine::evidence::Signal;
 use crate::machine::io::{Effect, StoreRequest, Ticket, log};
-use crate::machine::model::{ConfigError, Moment, RenderError, Rendered, Verdict, later};
+use crate::machine::model::{ConfigError, LoadTarget, Moment, RenderError, Rendered, Verdict, later};
 use crate::machine::proposal::Proposal;
 use crate::machine::question::no_answer;
 use crate::machine::records::{Phase, Records, Version};
 use crate::machine::sync::Resolution;
 use crate::machine::{Counter, Level, State, limits};
+use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
 use kubelet_config::source::{Payload, Source};
-use std::collections::BTreeSet;
+use kubelet_config::status;
 use std::sync::Arc;
 
 impl State {
@@ -54,7 +55,11 @@ impl State {
 
     /// A change that nobody asks for any more is not made, however far it is.
     fn drop_unassigned(&mut self) {
-        if self.change.as_ref().is_some_and(|change| self.sync.is_gone(&change.source)) {
+        let is_gone = |change: &Change| match &change.source {
+            Some(source) => self.sync.is_gone(source),
+            None => *self.sync.assignment() != Assignment::Local,
+        };
+        if self.change.as_ref().is_some_and(is_gone) {
             self.change = None;
             self.forget_good_moment();
         }
@@ -99,7 +104,8 @@ impl State {
 
     /// True if nothing is assigned, and the records do not say so yet.
     pub(in crate::machine) fn is_reset_due(&self) -> bool {
-        !self.is_held() && matches!(self.resolution(), Some(Resolution::Local)) && !self.is_reset()
+        let is_due = !self.is_held() && matches!(self.resolution(), Some(Resolution::Local)) && !self.is_reset();
+        is_due && self.change.is_none()
     }
 
     fn is_reset(&self) -> bool {
@@ -107,15 +113,36 @@ impl State {
         records.assigned.is_none() && records.last_known_good.is_none() && records.phase == Phase::Settled
     }
 
+    /// The assignment is withdrawn: a change like others where it restarts the kubelet, but that nothing refuses it.
     fn reset(&mut self, fx: &mut Vec<Effect>) {
+        if self.change.as_ref().is_some_and(|change| change.source.is_none()) {
+            return;
+        }
         self.change = None;
         self.handled(None);
         if self.is_reset() {
             return;
         }
+        if self.active().is_none() {
+            return self.record_reset(fx);
+        }
+        let asked = self.ask(limits::STORE_DEADLINE);
+        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, LoadTarget::Local)));
+        self.change = Some(Change::new(None, Stage::Loading(asked), None, self.now));
+    }
+
+    /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble.
+    fn reset_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+        match result {
+            Ok(rendered) if self.running().digest.as_ref() != Some(&rendered.digest) => self.accepted(rendered),
+            _ => self.record_reset(fx),
+        }
+    }
+
+    fn record_reset(&mut self, fx: &mut Vec<Effect>) {
         let before = self.records();
         let records = Records { assigned: None, last_known_good: None, phase: Phase::Settled, ..before.clone() };
-        self.propose(records, Proposal::Reset, fx);
+        self.propose_change(records, Proposal::Reset, fx);
     }
 
     fn consider(&mut self, source: Source, payload: Option<Arc<Payload>>, fx: &mut Vec<Effect>) {
@@ -124,7 +151,7 @@ impl State {
         }
         let is_new = self.records().assigned.as_ref().is_none_or(|assigned| assigned.source != source);
         let waits = is_new && source.is_local_files() && self.are_local_files_unproven();
-        if waits || self.change.as_ref().is_some_and(|change| change.source == source) {
+        if waits || self.change.as_ref().is_some_and(|change| change.source.as_ref() == Some(&source)) {
             return;
         }
         self.pending.applying_since.get_or_insert(self.now);
@@ -137,27 +164,12 @@ impl State {
             None => self.load_change(&source, fx),
         };
         let starts_at = self.spread_start(&source);
-        self.change = Some(Change {
-            source,
-            stage,
-            starts_at,
-            baseline: Baseline::new(),
-            unanswered: Baseline::new(),
-            baseline_until: self.now,
-            baseline_waits: false,
-            awaits_contact: false,
-            missed_turn: false,
-            inventory: None,
-            hazards: BTreeSet::new(),
-        });
+        self.change = Some(Change::new(Some(source), stage, starts_at, self.now));
     }
 
     fn load_change(&mut self, source: &Source, fx: &mut Vec<Effect>) -> Stage {
         let asked = self.ask(limits::STORE_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(
-            asked.ticket,
-            crate::machine::model::LoadTarget::Source(source.clone()),
-        )));
+        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, LoadTarget::Source(source.clone()))));
         Stage::Loading(asked)
     }
 
@@ -200,7 +212,9 @@ impl State {
         result: Result<(), String>,
         fx: &mut Vec<Effect>,
     ) {
-        let Some(Change { source, stage: Stage::Saving(asked), .. }) = self.change.clone() else { return };
+        let Some(Change { source: Some(source), stage: Stage::Saving(asked), .. }) = self.change.clone() else {
+            return;
+        };
         if asked.ticket != ticket {
             return;
         }
@@ -227,6 +241,7 @@ impl State {
         if asked.ticket != ticket {
             return;
         }
+        let Some(source) = source else { return self.reset_loaded(result, fx) };
         match result {
             Ok(rendered) => self.compare(source, rendered, fx),
             Err(RenderError::Load(message)) => self.reject(&Version::named(source), ConfigError::Load, &message, fx),
@@ -241,7 +256,10 @@ impl State {
 
     /// The verdict on a candidate.
     pub(in crate::machine) fn change_verdict(&mut self, ticket: Ticket, verdict: Verdict, fx: &mut Vec<Effect>) {
-        let Some(Change { source, stage: Stage::Preflight(asked, rendered), .. }) = self.change.clone() else { return };
+        let Some(Change { source: Some(source), stage: Stage::Preflight(asked, rendered), .. }) = self.change.clone()
+        else {
+            return;
+        };
         if asked.ticket != ticket {
             return; // of a candidate that has been overtaken
         }
@@ -303,6 +321,7 @@ impl State {
             return;
         }
         let (source, rendered) = (change.source.clone(), rendered.clone());
+        let Some(source) = source else { return self.finish_reset(rendered, fx) };
         // What the API server assigned is not switched to while that server is away: nobody could take it back.
         if !source.is_on_node() && self.settings.api_server && !change.baseline.contains(&Signal::ApiServer) {
             if self.now >= change.baseline_until {
@@ -326,6 +345,15 @@ impl State {
         self.record_switch(source, &rendered, fx);
     }
 
+    /// A reset goes on whoever is away: what it costs is told.
+    fn finish_reset(&mut self, rendered: Box<Rendered>, fx: &mut Vec<Effect>) {
+        if self.has_come_under_pressure(&rendered) {
+            return self.accepted(*rendered);
+        }
+        self.tell_cost(None, &rendered, fx);
+        self.record_reset(fx);
+    }
+
     /// Asks once more after a pause.
     fn await_contact(&mut self, fx: &mut Vec<Effect>) {
         let Some(change) = &mut self.change else { return };
@@ -334,8 +362,8 @@ impl State {
             let until = later(self.now, limits::QUERY_INTERVAL);
             change.baseline_until = until;
             (change.baseline_waits, change.missed_turn) = (true, true);
-            let source = &change.source;
-            log(fx, Level::Info, format!("{source} waits: the API server is not reachable"));
+            let name = status::name(change.source.as_ref());
+            log(fx, Level::Info, format!("{name} waits: the API server is not reachable"));
         } else {
             change.baseline_waits = false;
             self.query_baseline(fx);

@@ -354,6 +354,12 @@ fn is_turned_away(reason: &str) -> bool {
                 | "Preempting"
                 | "SysctlForbidden"
                 | "TaintToleration"
+                | "SMTAlignmentError"
+                | "PodOSNotSupported"
+                | "PodOSSelectorNodeLabelDoesNotMatch"
+                | "SupplementalGroupsPolicyNotSupported"
+                | "PodLevelResourcesNotSupported"
+                | "PodFeatureUnsupported"
         )
         || reason.ends_with("AffinityError")
 }

@@ -131,7 +131,8 @@ fn an_unpin_does_not_switch_to_what_was_on_trial_while_the_api_server_is_away() 
     assert_eq!(node.starts, ["", "a", "x", "a", "x"], "{:?}", node.events());
 }
 
-/// A stale answer says for a moment that nothing is assigned; the right one comes before local could be read.
+/// A stale answer says for a moment that nothing is assigned; the right one comes once that is on record, and before local
+/// could be read to be started.
 fn what_is_assigned_again_while_it_runs_is_to_be_confirmed() {
     let mut node = proven("b");
     let annotations = ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() };
@@ -140,6 +141,7 @@ fn what_is_assigned_again_while_it_runs_is_to_be_confirmed() {
     node.pass(60);
     node.store.stall();
     node.step(Input::Node(Assignment::Local));
+    node.serve_next(); // what the reset would come to
     node.serve_next();
     assert_eq!((node.running(), &node.disk().assigned), (Some("a"), &None), "{:?}", node.events());
     node.assign("a");

@@ -57,12 +57,12 @@ pub fn preview(old: &Value, new: &Kubelet<'_>, inventory: Option<&PodInventory>)
     }
     let old = Kubelet { config: old, ..*new };
     let refused = inventory.map(|inventory| refusals(new, inventory)).unwrap_or_default();
-    let (evicted, refused): (Vec<_>, Vec<_>) =
-        refused.into_iter().partition(|refusal| refusal.reason == Reason::Evicted);
+    let evicted: Vec<Refusal> = refused.iter().filter(|refusal| refusal.reason == Reason::Evicted).cloned().collect();
     // Those that the kubelet of today would not refuse for the same.
     let is_new = |refusal: &Refusal| {
         let pod = inventory.and_then(|inventory| inventory.pods.iter().find(|pod| pod.name == refusal.pod));
-        pod.is_some_and(|pod| !refuses_for(&refusal.reason, pod, &old))
+        let known = inventory.zip(pod);
+        known.is_some_and(|(inventory, pod)| !refuses_for(&refusal.reason, pod, &old, inventory))
     };
     let mut impacts = inventory.map(|known| turned_away(&old, new, known, refused, &is_new)).unwrap_or_default();
     impacts.extend(under_pressure(&old, new, evicted.into_iter().partition(is_new)));
@@ -83,44 +83,96 @@ fn turned_away(
     refused: Vec<Refusal>,
     is_new: &impl Fn(&Refusal) -> bool,
 ) -> Vec<Impact> {
-    let (mut misplaced, mut too_many, mut too_large) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut forbidden, mut tainted) = (Vec::<Refusal>::new(), Vec::new());
+    let mut impacts: Vec<Impact> = Vec::new();
     for refusal in refused {
-        match &refusal.reason {
-            Reason::Evicted => {}
-            Reason::SysctlForbidden => forbidden.push(refusal),
-            Reason::TaintToleration => tainted.push(refusal),
-            Reason::NodeAffinity => misplaced.push(refusal),
-            Reason::OutOf(resource) | Reason::Preempting(resource) if resource == "pods" => too_many.push(refusal),
-            Reason::OutOf(_) | Reason::Preempting(_) => too_large.push(refusal),
+        let Some((field, message)) = blame(old, new, inventory, &refusal, is_new) else { continue };
+        match impacts.iter_mut().find(|impact| impact.field == field && impact.message == message) {
+            Some(impact) => impact.pods.push(refusal),
+            None => impacts.push(Impact { field, message, pods: vec![refusal], is_certain: false }),
         }
     }
-    let (forbidden, forbidden_anyway) = forbidden.into_iter().partition(is_new);
+    impacts.into_iter().map(|impact| self::impact(impact.field, impact.message, impact.pods)).collect()
+}
+
+/// The field to blame, and how; `None` for what was the same before.
+fn blame(
+    old: &Kubelet<'_>,
+    new: &Kubelet<'_>,
+    inventory: &PodInventory,
+    refusal: &Refusal,
+    is_new: &impl Fn(&Refusal) -> bool,
+) -> Option<(&'static str, String)> {
+    let by_field = |field: &'static str, lost: &str, lost_anyway: &str| {
+        let (field, message) = if is_new(refusal) { (field, lost) } else { (ANY_RESTART, lost_anyway) };
+        Some((field, message.to_owned()))
+    };
+    let anyway = |message: &str| Some((ANY_RESTART, message.to_owned()));
+    match &refusal.reason {
+        Reason::OutOf(resource) | Reason::Preempting(resource) if resource == "pods" => {
+            Some(too_many(old, new, inventory))
+        }
+        // No reservation is kept of extended resources.
+        Reason::OutOf(resource) | Reason::Preempting(resource) if resource.contains('/') => anyway(TOO_LITTLE),
+        Reason::OutOf(_) | Reason::Preempting(_) => Some(left_for_pods(old.config, new.config, &inventory.node)),
+        Reason::Evicted => None, // it is told with the threshold
+        Reason::SysctlForbidden => by_field(
+            "allowedUnsafeSysctls",
+            "their sysctls would be allowed no longer",
+            "their sysctls are not allowed",
+        ),
+        Reason::SMTAlignmentError => by_field(
+            "cpuManagerPolicyOptions",
+            "they may have no whole cores",
+            "a kubelet that starts wants as many whole cores to be free as they have",
+        ),
+        // Under the policy by which they were placed they fit.
+        Reason::TopologyAffinityError => {
+            let changes = |field: &&str| effective(old.config, field) != effective(new.config, field);
+            let field = TOPOLOGY.into_iter().find(changes)?;
+            Some((field, "they may be spread over more NUMA nodes than it would allow".to_owned()))
+        }
+        Reason::SupplementalGroupsPolicyNotSupported
+        | Reason::PodLevelResourcesNotSupported
+        | Reason::PodFeatureUnsupported => by_field(
+            "featureGates",
+            "a gate that they need would be off",
+            "they need what this kubelet or its container runtime does not offer",
+        ),
+        Reason::UnexpectedAdmissionError => anyway("they ask for devices, whose plugin may not be back by then"),
+        Reason::PodOSSelectorNodeLabelDoesNotMatch | Reason::PodOSNotSupported => {
+            anyway("they are for another operating system")
+        }
+        Reason::NodeAffinity => {
+            anyway("their nodeSelector or node affinity does not match the labels that the node has now")
+        }
+        Reason::TaintToleration => anyway("they do not tolerate a NoExecute taint that the node has now"),
+    }
+}
+
+const TOO_LITTLE: &str = "they request more than the node has for pods";
+
+/// Fields by which the topology manager judges.
+const TOPOLOGY: [&str; 5] = [
+    "topologyManagerPolicy",
+    "topologyManagerScope",
+    "topologyManagerPolicyOptions",
+    "cpuManagerPolicy",
+    "memoryManagerPolicy",
+];
+
+/// More pods than places.
+fn too_many(old: &Kubelet<'_>, new: &Kubelet<'_>, inventory: &PodInventory) -> (&'static str, String) {
     let (left, limit) = places(new.config, &inventory.node);
-    let fewer = places(old.config, &inventory.node).0 > left;
-    let field = if fewer { limit } else { ANY_RESTART };
+    let is_fewer = places(old.config, &inventory.node).0 > left;
     let live = inventory.pods.iter().filter(|pod| pod.is_live()).count();
-    let (larger, shrinks) = left_for_pods(old.config, new.config, &inventory.node);
-    let too_many_message = format!("{live} pods run here and {left} places would be left");
-    let misplaced_message =
-        "their nodeSelector or node affinity does not match the labels that the node has now".to_owned();
-    let impacts = [
-        (field, too_many_message, too_many),
-        (larger, shrinks, too_large),
-        ("allowedUnsafeSysctls", "their sysctls would be allowed no longer".to_owned(), forbidden),
-        (ANY_RESTART, "their sysctls are not allowed".to_owned(), forbidden_anyway),
-        (ANY_RESTART, misplaced_message, misplaced),
-        (ANY_RESTART, "they do not tolerate a NoExecute taint that the node has now".to_owned(), tainted),
-    ];
-    let impacts = impacts.into_iter().filter(|(_, _, pods)| !pods.is_empty());
-    impacts.map(|(field, message, pods)| impact(field, message, pods)).collect()
+    (if is_fewer { limit } else { ANY_RESTART }, format!("{live} pods run here and {left} places would be left"))
 }
 
 /// What becomes of the room for pods, and the field to blame for it.
 fn left_for_pods(old: &Value, new: &Value, node: &NodeSummary) -> (&'static str, String) {
     let fields = raised(old, new, node);
     let Some(field) = fields.first() else {
-        return (ANY_RESTART, "they request more than the node has for pods".to_owned());
+        return (ANY_RESTART, TOO_LITTLE.to_owned());
     };
     let (before, after) = (of_config(old, node), of_config(new, node));
     let amounts = ["cpu", "memory", "ephemeral-storage"].into_iter().filter_map(|resource| {
@@ -240,8 +292,17 @@ pub fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<
 /// What is told and refuses nothing: what may be lost and may not, and what any restart would cost.
 #[must_use]
 pub fn told_impact(impacts: &[Impact]) -> Option<String> {
-    let open: Vec<&Impact> = impacts.iter().filter(|impact| !impact.refuses()).collect();
-    (!open.is_empty()).then(|| bounded(open.into_iter().map(describe), ""))
+    said(impacts.iter().filter(|impact| !impact.refuses()).collect())
+}
+
+/// All that may be lost, where nothing is refused.
+#[must_use]
+pub fn whole_impact(impacts: &[Impact]) -> Option<String> {
+    said(impacts.iter().collect())
+}
+
+fn said(impacts: Vec<&Impact>) -> Option<String> {
+    (!impacts.is_empty()).then(|| bounded(impacts.into_iter().map(describe), ""))
 }
 
 fn describe(impact: &Impact) -> String {

@@ -2,22 +2,27 @@
 //! admitted: at its start it admits every one anew (HandlePodAdditions, pkg/kubelet/kubelet.go, v1.20.2 and v1.36), by
 //! the Node object as it is then.
 //!
-//! One file a family of rules. What is not covered: devices, resource managers, feature gates, and ports, which no configuration changes.
+//! One file a family of rules. What is not covered: claims of devices (DRA), and ports, which no configuration changes.
 
 use crate::pods::{PodInventory, PodSummary};
 
 pub(crate) mod allocatable;
+mod devices;
 pub(crate) mod eviction;
+mod features;
+mod gates;
 mod kubelet;
 mod node_affinity;
+mod operating_system;
 mod refusal;
+mod resource_managers;
 mod resources;
 mod sysctls;
 mod taints;
 
 pub use kubelet::{Kubelet, Supplies, Supply};
 pub use refusal::{Certainty, Reason, Refusal};
-use resources::Room;
+use resources::{Overcommitted, Room};
 
 /// The pods that this kubelet would refuse, in the order in which it admits them.
 ///
@@ -27,11 +32,13 @@ use resources::Room;
 pub fn refusals(kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<Refusal> {
     let mut left = Room::new(allocatable::of_config(kubelet.config, &inventory.node));
     let mut now = Room::new(allocatable::of_node(&inventory.node));
+    let mut overcommitted = Overcommitted::of(kubelet.minor);
     let judge = |pod: &&PodSummary| {
-        let before = before_room(pod, kubelet);
+        let before = before_room(pod, kubelet, inventory);
         let after = after_room(pod, kubelet, inventory);
         let is_out = before.iter().chain(&after).any(|(_, certainty)| *certainty == Certainty::Refused);
         let lack = left.lacks(pod).or_else(|| Some((now.lacks(pod)?.0, Certainty::Unknown)));
+        let lack = overcommitted.note(pod, lack);
         if !is_out {
             left.admit(pod);
             now.admit(pod);
@@ -47,30 +54,44 @@ pub fn refusals(kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<Refusal>
     in_order(inventory).iter().filter_map(judge).collect()
 }
 
-/// What the kubelet asks before it looks at the room for the pod, by its configuration, in its order.
-fn before_room(pod: &PodSummary, kubelet: &Kubelet<'_>) -> Vec<(Reason, Certainty)> {
-    let all =
-        [(Reason::Evicted, eviction::refuses(pod, kubelet)), (Reason::SysctlForbidden, sysctls::refuses(pod, kubelet))];
-    all.into_iter().filter_map(|(reason, certainty)| Some((reason, certainty?))).collect()
-}
-
-/// What it asks after that, by the Node, in its order.
-fn after_room(pod: &PodSummary, kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<(Reason, Certainty)> {
-    let unless = |reason: Reason, holds: Option<bool>| match holds {
-        Some(true) => None,
-        Some(false) => Some((reason, Certainty::Refused)),
-        None => Some((reason, Certainty::Unknown)),
-    };
+/// What the kubelet asks before it looks at the room for the pod, in its order.
+fn before_room(pod: &PodSummary, kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<(Reason, Certainty)> {
     let all = [
-        unless(Reason::NodeAffinity, node_affinity::matches(pod, &inventory.node)),
-        unless(Reason::TaintToleration, taints::are_tolerated(pod, &inventory.node, kubelet.minor)),
+        named(Reason::Evicted, eviction::refuses(pod, kubelet)),
+        named(Reason::SysctlForbidden, sysctls::refuses(pod, kubelet)),
+        named(Reason::TopologyAffinityError, resource_managers::is_spread(pod, kubelet)),
+        named(Reason::UnexpectedAdmissionError, devices::refuses(pod, kubelet, &inventory.node)),
+        named(Reason::SMTAlignmentError, resource_managers::misaligns(pod, kubelet, inventory)),
+        operating_system::refuses(pod, kubelet),
+        named(Reason::SupplementalGroupsPolicyNotSupported, features::strict_groups(pod, kubelet, &inventory.node)),
     ];
     all.into_iter().flatten().collect()
 }
 
-/// True if this kubelet would refuse the pod for this, which does not depend on other pods.
-pub(crate) fn refuses_for(reason: &Reason, pod: &PodSummary, kubelet: &Kubelet<'_>) -> bool {
-    before_room(pod, kubelet).iter().any(|(known, _)| known == reason)
+/// What it asks after that, in its order.
+fn after_room(pod: &PodSummary, kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<(Reason, Certainty)> {
+    let unless = |holds: Option<bool>| match holds {
+        Some(true) => None,
+        Some(false) => Some(Certainty::Refused),
+        None => Some(Certainty::Unknown),
+    };
+    let all = [
+        named(Reason::NodeAffinity, unless(node_affinity::matches(pod, &inventory.node))),
+        named(Reason::TaintToleration, unless(taints::are_tolerated(pod, &inventory.node, kubelet.minor))),
+        named(Reason::PodLevelResourcesNotSupported, features::pod_level_resources(pod, kubelet)),
+        named(Reason::PodFeatureUnsupported, features::declared(pod, kubelet)),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn named(reason: Reason, certainty: Option<Certainty>) -> Option<(Reason, Certainty)> {
+    certainty.map(|certainty| (reason, certainty))
+}
+
+/// True if this kubelet would refuse the pod for this, which does not depend on what others take.
+pub(crate) fn refuses_for(reason: &Reason, pod: &PodSummary, kubelet: &Kubelet<'_>, inventory: &PodInventory) -> bool {
+    let before = before_room(pod, kubelet, inventory);
+    before.iter().chain(&after_room(pod, kubelet, inventory)).any(|(known, _)| known == reason)
 }
 
 /// The live pods in the order in which a kubelet that starts admits them: static pods, whose files are read before the

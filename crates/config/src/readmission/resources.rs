@@ -1,6 +1,7 @@
 //! Requests against what the node has (`fitsRequest`, pkg/scheduler/framework/plugins/noderesources/fit.go, by way of
-//! GeneralPredicates in v1.20.2 and AdmissionCheck in v1.36). Kubelets before and after differ only in what they make of
-//! requests of 0 where more was promised than there is.
+//! GeneralPredicates in v1.20.2 and AdmissionCheck in v1.36).
+
+use std::collections::BTreeSet;
 
 use super::allocatable::Amounts;
 use super::refusal::{Certainty, Reason};
@@ -58,12 +59,46 @@ impl Room {
             // Where devices were handed out the kubelet counts these as there (sanitizeNodeAllocatable,
             // pkg/kubelet/cm/devicemanager/manager.go, v1.20.2). Whether they were is not in the API.
             Some(_) if is_extended => Some(Certainty::Unknown),
+            // What is kept back of it counts only once the container manager has started; as a rule the Node says before that
+            // that nothing is, and goes by it at admission (`GetNodeAllocatableReservation`,
+            // pkg/kubelet/cm/node_container_manager_linux.go, and `Start`, container_manager_linux.go, v1.20.2 and v1.36).
+            Some(_) if resource == "ephemeral-storage" => Some(Certainty::Unknown),
             Some(_) => Some(Certainty::Refused),
             // What no Node has is no matter (removeMissingExtendedResources, pkg/kubelet/lifecycle/predicate.go, v1.20.2).
             // Of a Node that was not seen yet nothing but its places is known.
             None if is_extended || !self.left.contains_key("cpu") => None,
             None => Some(Certainty::Unknown),
         }
+    }
+}
+
+/// From this version on what a pod does not ask for is no matter (PR 116408). Before, one that asks for anything is refused
+/// for each of these that was promised beyond what there is (v1.20.2).
+const ZERO_IS_NOTHING: u64 = 28;
+
+/// What may be promised beyond what there is: a Node that says less in the midst of the admission comes after pods that were
+/// let in by what it said before.
+pub(super) struct Overcommitted {
+    is_looked_at: bool,
+    resources: BTreeSet<String>,
+}
+
+impl Overcommitted {
+    pub(super) fn of(minor: Option<u64>) -> Self {
+        let is_looked_at = minor.is_none_or(|minor| minor < ZERO_IS_NOTHING);
+        Self { is_looked_at, resources: BTreeSet::new() }
+    }
+
+    /// What the pod lacks, of what it asks for or, maybe, does not.
+    pub(super) fn note(&mut self, pod: &PodSummary, lack: Option<(Reason, Certainty)>) -> Option<(Reason, Certainty)> {
+        if let Some((Reason::OutOf(resource) | Reason::Preempting(resource), _)) = &lack {
+            self.resources.extend((self.is_looked_at && resource != "pods").then(|| resource.clone()));
+            return lack;
+        }
+        let is_unasked =
+            |resource: &&String| !pod.requests.contains_key(*resource) && FIRST.contains(&resource.as_str());
+        let resource = self.resources.iter().find(is_unasked).filter(|_| !pod.requests.is_empty())?;
+        Some((Reason::OutOf(resource.clone()), Certainty::Unknown))
     }
 }
 

@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::pods::NodeSummary;
 
+mod versions;
+
 /// A pod that was created in this second.
 fn pod(second: usize, spec: &Value) -> PodSummary {
     PodSummary::from_object(&json!({
@@ -219,13 +221,14 @@ fn every_resource_is_counted() {
     assert_eq!(one(&json!({"cpu": "2001m"})), ["d/p2 (OutOfcpu)"]);
     assert_eq!(one(&json!({"memory": "1536Mi"})), [""; 0]);
     assert_eq!(one(&json!({"memory": "1537Mi"})), ["d/p2 (OutOfmemory)"], "huge pages are not there for others");
-    assert_eq!(one(&json!({"ephemeral-storage": "6Gi"})), ["d/p2 (OutOfephemeral-storage)"]);
+    assert_eq!(one(&json!({"ephemeral-storage": "6Gi"})), ["d/p2 (perhaps OutOfephemeral-storage)"]);
     assert_eq!(one(&json!({"hugepages-2Mi": "768Mi"})), ["d/p2 (OutOfhugepages-2Mi)"]);
     assert_eq!(
         one(&json!({"hugepages-1Gi": "1Gi"})),
         ["d/p1 (perhaps OutOfhugepages-1Gi)", "d/p2 (perhaps OutOfhugepages-1Gi)"]
     );
-    assert_eq!(one(&json!({"x.y/gpu": "1"})), ["d/p2 (perhaps OutOfx.y/gpu)"], "it may have got its device");
+    let waits = "perhaps UnexpectedAdmissionError";
+    assert_eq!(one(&json!({"x.y/gpu": "1"})), [format!("d/p1 ({waits})"), format!("d/p2 ({waits})")]);
     assert_eq!(one(&json!({"x.y/none": "1"})), [""; 0], "what no node has is not counted");
     assert_eq!(one(&json!({"cpu": "3", "memory": "3Gi"})), ["d/p2 (OutOfcpu)"], "the kubelet names the first");
 }

@@ -280,7 +280,7 @@ impl ports::Host for Handle {
 impl ports::Notifier for Handle {
     fn publish(&mut self, state: &State) {
         let waiting = state.waiting().filter(|waiting| waiting.until.is_some());
-        self.0.borrow_mut().check_courtesy(waiting.map(|waiting| waiting.source));
+        self.0.borrow_mut().check_courtesy(waiting.and_then(|waiting| waiting.source));
     }
     fn count(&mut self, _counter: &Counter) {}
     fn answer(&mut self, number: u64, result: &Result<String, String>) {

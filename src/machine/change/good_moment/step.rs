@@ -13,7 +13,7 @@ use crate::machine::io::{Effect, Ticket, log};
 use crate::machine::model::{Moment, Rendered, later};
 use crate::machine::{Level, Run, State, events, limits, parse_courtesy};
 use kubelet_config::source::{ConfigAnnotations, Source};
-use kubelet_config::status::timestamp;
+use kubelet_config::status::{self, timestamp};
 
 /// Fields by which the kubelet comes under pressure and out of it: a change of these may be what ends it.
 const PRESSURE_FIELDS: [&str; 15] = [
@@ -49,17 +49,19 @@ impl State {
             return self.take_baseline(rendered, fx);
         }
         let (now, pressure) = (self.now, self.pressure_against(&rendered));
-        let times = self.moment_times(&source);
+        let times = self.moment_times(source.as_ref());
         let since = times.since;
         if !pressure.is_empty() {
             times.since = now; // the courtesy begins once that is over
             return self.hold(vec![Hold::Pressure(pressure)], None, fx);
         }
-        let until = later(since, self.courtesy(&rendered.annotations).unwrap_or_default());
+        // A reset has nobody's annotation, and is often meant to end something.
+        let courtesy = self.courtesy(&rendered.annotations).ok().filter(|_| source.is_some());
+        let until = later(since, courtesy.unwrap_or_default());
         if now < until && self.is_held_by_activity(until, fx) {
             return;
         }
-        self.tell_unknown(&source, fx);
+        self.tell_unknown(source.as_ref(), fx);
         self.take_baseline(rendered, fx);
     }
 
@@ -143,12 +145,12 @@ impl State {
         let told = if until.is_some() { &mut told.0 } else { &mut told.1 };
         if !std::mem::replace(told, true) {
             let until = until.map(|at| timestamp(at.wall_nanos));
-            fx.push(Effect::Emit(events::waiting(source, &why, until.as_deref())));
+            fx.push(Effect::Emit(events::waiting(source.as_ref(), &why, until.as_deref())));
         }
     }
 
     /// What could not be known held nothing; that is said.
-    fn tell_unknown(&mut self, source: &Source, fx: &mut Vec<Effect>) {
+    fn tell_unknown(&mut self, source: Option<&Source>, fx: &mut Vec<Effect>) {
         let Some(Inquiry { asked_at: Some(_), activity, .. }) = self.inquiry_of_change() else { return };
         let unknown =
             [(activity.streams, "exec, attach or port-forward streams"), (activity.image_pulls, "image pulls")];
@@ -156,7 +158,8 @@ impl State {
             unknown.into_iter().filter(|(count, _)| count.is_none()).map(|(_, what)| what).collect();
         if !unknown.is_empty() {
             let line = format!(
-                "{source}: {} cannot be seen with this container runtime, and were not waited for",
+                "{}: {} cannot be seen with this container runtime, and were not waited for",
+                status::name(source),
                 unknown.join(" and ")
             );
             log(fx, Level::Info, line);
@@ -171,11 +174,11 @@ impl State {
     }
 
     /// The wait of this version, which a reload, a kubelet that dies, or an operator's freeze does not begin anew.
-    fn moment_times(&mut self, source: &Source) -> &mut MomentTimes {
+    fn moment_times(&mut self, source: Option<&Source>) -> &mut MomentTimes {
         let now = self.now;
         let times = &mut self.pending.good_moment;
-        times.take_if(|times| times.source != *source);
-        times.get_or_insert_with(|| MomentTimes { source: source.clone(), since: now, told: (false, false) })
+        times.take_if(|times| times.source.as_ref() != source);
+        times.get_or_insert_with(|| MomentTimes { source: source.cloned(), since: now, told: (false, false) })
     }
 
     /// The version is switched to, or not asked for any more: if it is ever taken up again, it waits anew.
@@ -188,7 +191,7 @@ impl State {
     pub fn waiting(&self) -> Option<Waiting<'_>> {
         match self.change.as_ref()? {
             Change { source, stage: Stage::GoodMoment(_, inquiry), .. } if inquiry.is_holding() => {
-                Some(Waiting { source, holds: &inquiry.holds, until: inquiry.until })
+                Some(Waiting { source: source.as_ref(), holds: &inquiry.holds, until: inquiry.until })
             }
             _ => None,
         }

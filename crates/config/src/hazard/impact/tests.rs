@@ -318,3 +318,23 @@ proptest! {
         prop_assert_eq!(refused_impact(&impacts, Some("pods")), None);
     }
 }
+
+#[test]
+fn a_gate_is_blamed_and_a_policy_that_stays_is_not() {
+    let pod = |spec: Value| {
+        let object =
+            json!({"metadata": {"namespace": "d", "name": "p"}, "spec": spec, "status": {"qosClass": "Guaranteed"}});
+        PodInventory { pods: vec![PodSummary::from_object(&object)], node: NodeSummary::default() }
+    };
+    let whole = pod(json!({"resources": {"requests": {"cpu": "1"}}}));
+    let [on, off] = [true, false].map(|on| json!({"featureGates": {"PodLevelResources": on}}));
+    let impacts = foresee(&on, &off, &whole);
+    assert_eq!((impacts[0].field, impacts[0].lost()), ("featureGates", vec!["d/p"]));
+    assert_eq!(refused_impact(&impacts, Some("featureGates")), None);
+    assert_eq!((foresee(&off, &off, &whole)[0].field, foresee(&off, &on, &whole)), ("pods", vec![]));
+    let pinned = pod(json!({"containers": [{"resources": {"requests": {"cpu": "2"}}}]}));
+    let policy = |policy: &str| json!({"cpuManagerPolicy": "static", "topologyManagerPolicy": policy});
+    let impacts = foresee(&policy("none"), &policy("restricted"), &pinned);
+    assert_eq!((impacts[0].field, impacts[0].is_certain), ("topologyManagerPolicy", false));
+    assert_eq!(foresee(&policy("restricted"), &policy("restricted"), &pinned), []);
+}

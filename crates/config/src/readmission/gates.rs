@@ -1,0 +1,56 @@
+//! Feature gates that admission goes by (pkg/features/kube_features.go, v1.36).
+
+use serde_json::Value;
+
+/// The newest version whose defaults are in these tables.
+const KNOWN: u64 = 36;
+
+/// How mature a gate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// `AllAlpha` switches it.
+    Alpha,
+    /// `AllBeta` switches it.
+    Beta,
+    Stable,
+}
+
+use Stage::{Alpha, Beta, Stable};
+
+/// A gate.
+pub(super) struct Gate {
+    name: &'static str,
+    /// From which minor version on it has this default and stage.
+    since: &'static [(u64, bool, Stage)],
+}
+
+pub(super) const POD_LEVEL_RESOURCES: Gate =
+    Gate { name: "PodLevelResources", since: &[(32, false, Alpha), (34, true, Beta)] };
+pub(super) const NODE_DECLARED_FEATURES: Gate =
+    Gate { name: "NodeDeclaredFeatures", since: &[(35, false, Alpha), (36, true, Beta)] };
+pub(super) const RESTART_ALL_CONTAINERS: Gate =
+    Gate { name: "RestartAllContainersOnContainerExits", since: &[(35, false, Alpha), (36, true, Beta)] };
+pub(super) const USER_NAMESPACES_HOST_NETWORK: Gate =
+    Gate { name: "UserNamespacesHostNetworkSupport", since: &[(35, false, Alpha)] };
+pub(super) const SUPPLEMENTAL_GROUPS_POLICY: Gate =
+    Gate { name: "SupplementalGroupsPolicy", since: &[(31, false, Alpha), (33, true, Beta), (35, true, Stable)] };
+
+impl Gate {
+    /// Whether it is on; `None` if that depends on a version that is not known.
+    pub(super) fn is_on(&self, config: &Value, minor: Option<u64>) -> Option<bool> {
+        let given = |name: &str| config.get("featureGates")?.get(name)?.as_bool();
+        if let Some(on) = given(self.name) {
+            return Some(on);
+        }
+        let minor = minor.filter(|minor| *minor <= KNOWN)?;
+        let Some((_, default, stage)) = self.since.iter().rev().find(|(since, ..)| *since <= minor) else {
+            return Some(false);
+        };
+        let of_stage = match stage {
+            Alpha => given("AllAlpha"),
+            Beta => given("AllBeta"),
+            Stable => None,
+        };
+        Some(of_stage.unwrap_or(*default))
+    }
+}
