@@ -58,6 +58,9 @@ fn bench(stand_in: bool) -> Result<()> {
 
     let world = if stand_in { World::stand_in()? } else { World::real()? };
     let mut contenders = chosen(&world);
+    if contenders.is_empty() {
+        return Err(format!("CONTENDERS names none of {}", Contender::ALL.map(Contender::name).join(", ")).into());
+    }
     println!("{}", world.told());
     let mut turns: Vec<Turn> = Vec::new();
     for round in 0..rounds {
@@ -72,6 +75,9 @@ fn bench(stand_in: bool) -> Result<()> {
     let text = report::text(&world, rounds, &turns, &usage)?;
     println!("\n{text}");
     if std::env::args().any(|arg| arg == "--write") {
+        if cfg!(debug_assertions) {
+            return Err("a development build's numbers are not published".into());
+        }
         report::write(&text, if stand_in { "stand-in" } else { "native" })?;
     }
     Ok(())

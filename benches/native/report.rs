@@ -100,7 +100,7 @@ impl Table<'_> {
         row("kubelet starts per label edit", &|who| self.starts(who, |turn| Some(rest(turn)?.label_edit)));
         row("kubelet starts per rejected payload", &|who| self.starts(who, |turn| Some(rest(turn)?.rejected)));
         row("recovery from a configuration that kills the kubelet", &|who| self.recovery(who));
-        row("its start → exec of the kubelet, warm store", &|who| self.seconds(who, |turn| rest(turn)?.exec));
+        row("its start → exec of the kubelet, warm store", &|who| self.seconds(who, |turn| turn.exec));
         text
     }
 
@@ -138,7 +138,7 @@ impl Table<'_> {
         }
         let after = |recovery: &Recovery| match recovery {
             Recovery::After(time) => Some(time.as_secs_f64()),
-            Recovery::Never | Recovery::NotTried => None,
+            Recovery::Never => None,
         };
         spread(all.iter().filter_map(after).collect(), seconds)
     }

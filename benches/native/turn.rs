@@ -31,8 +31,10 @@ pub struct Turn {
     pub own_start: Starts,
     pub first: Change,
     pub second: Change,
-    /// A bare kubelet has no configurations.
+    /// A bare kubelet has no configurations; of native one round is enough.
     pub rest: Option<Rest>,
+    /// From the supervisor's own start to that of the kubelet, with what it has on disk.
+    pub exec: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
@@ -41,15 +43,12 @@ pub struct Rest {
     pub rejected: Starts,
     /// From the write of the configuration that kills the kubelet to one that stays; `Never` within two minutes.
     pub recovery: Recovery,
-    /// From the supervisor's own start to that of the kubelet, with what it has on disk.
-    pub exec: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
     After(Duration),
     Never,
-    NotTried,
 }
 
 pub fn take(world: &World, contender: Contender, round: u32, rounds: u32) -> Result<Turn> {
@@ -60,7 +59,7 @@ pub fn take(world: &World, contender: Contender, round: u32, rounds: u32) -> Res
     let running = contender.start(world, &options(world, "10m"))?;
     changes.settle()?;
     let own_start = world.kubelet.since(mark);
-    let taken = |first, second, rest| Turn { contender, round, own_start, first, second, rest };
+    let taken = |first, second, rest| Turn { contender, round, own_start, first, second, rest, exec: None };
     if contender == Contender::Bare {
         let (first, second) = (changes.bare_restart(&running)?, changes.bare_restart(&running)?);
         return Ok(taken(first, second, None));
@@ -68,13 +67,13 @@ pub fn take(world: &World, contender: Contender, round: u32, rounds: u32) -> Res
 
     let (_, first) = changes.change("first", "maxPods: 51")?;
     let (map, second) = changes.change("second", "maxPods: 52")?;
-    let label_edit = changes.label_edit(&map)?;
-    let rejected = changes.rejected()?;
-    let recovery = changes.recovery()?;
+    // It takes native ten minutes, and is the same each time.
+    let is_due = round == 0 || contender.is_supervised();
+    let rest = if is_due { Some(changes.rest(&map)?) } else { None };
     drop(running);
     let exec = if contender.is_supervised() { Some(changes.exec()?) } else { None };
     std::fs::remove_dir_all(contender.store(world))?;
-    Ok(taken(first, second, Some(Rest { label_edit, rejected, recovery, exec })))
+    Ok(Turn { exec, ..taken(first, second, rest) })
 }
 
 /// The supervisor's, whose trial lasts so long.
@@ -149,6 +148,10 @@ impl Changes<'_> {
         self.settle()
     }
 
+    fn rest(&self, map: &ConfigMap) -> Result<Rest> {
+        Ok(Rest { label_edit: self.label_edit(map)?, rejected: self.rejected()?, recovery: self.recovery()? })
+    }
+
     fn rejected(&self) -> Result<Starts> {
         self.to_local()?;
         let map = self.map("rejected", "kubeAPIQPS: -1")?;
@@ -167,9 +170,6 @@ impl Changes<'_> {
 
     /// A configuration that is valid and kills the kubelet.
     fn recovery(&self) -> Result<Recovery> {
-        if self.contender.is_native() && self.round > 0 {
-            return Ok(Recovery::NotTried);
-        }
         let killing = "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /no-such-cgroup";
         let map = self.map("killing", killing)?;
         let begun = Instant::now();

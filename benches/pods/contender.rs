@@ -30,7 +30,19 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [Self; 5] = [Self::Bare, Self::Native, Self::Plain, Self::Standby, Self::Courtesy];
 
+    /// For the environment.
     pub fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Native => "native-0",
+            Self::Plain => "no-standby",
+            Self::Standby => "no-courtesy",
+            Self::Courtesy => "supervised",
+        }
+    }
+
+    /// For the table.
+    pub fn title(self) -> &'static str {
         match self {
             Self::Bare => "bare restart",
             Self::Native => "native, RestartSec=0",

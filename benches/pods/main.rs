@@ -2,8 +2,8 @@
 //! have probes, Services and streams, counted from watches on the API server.
 //!
 //! ```text
-//! sudo cargo bench --bench pods                  # more than an hour; the table goes into docs/usage/measured.md
-//! sudo SIZES=0,50 ROUNDS=1 CONTENDERS=supervised cargo bench --bench pods    # printed only, since some contenders are missing
+//! sudo cargo bench --bench pods -- --write          # more than an hour; renews the table in docs/usage/measured.md
+//! sudo SIZES=0,50 ROUNDS=1 CONTENDERS=bare,supervised cargo bench --bench pods
 //! ```
 //! Needs what the real suite needs, and builds a kube-controller-manager once (`tests/real/prepare.sh`): it keeps the
 //! endpoints of Services, and takes Ready from the pods of a node that is not.
@@ -44,7 +44,11 @@ fn bench() -> Result<()> {
     let sizes: Vec<usize> =
         asked("SIZES", "0,50,100").split(',').map(|size| size.trim().parse()).collect::<std::result::Result<_, _>>()?;
     let chosen = asked("CONTENDERS", "");
-    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| kind.name().contains(&chosen)).collect();
+    let is_chosen = |kind: &Kind| chosen.is_empty() || chosen.split(',').any(|name| name == kind.name());
+    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(is_chosen).collect();
+    if kinds.is_empty() {
+        return Err(format!("CONTENDERS={chosen}: there are {}", Kind::ALL.map(Kind::name).join(", ")).into());
+    }
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&INTERRUPTED))?;
     }
@@ -65,14 +69,14 @@ fn bench() -> Result<()> {
             for row in rows.iter_mut().skip(begin) {
                 let id = format!("{}-{pods}-{round}", row.kind as u8);
                 let noticed = measure(&cluster, &mut observer, row.kind, pods, &id)?;
-                println!("{pods} pods, {}: {noticed:?}", row.kind.name());
+                println!("{pods} pods, {}: {noticed:?}", row.kind.title());
                 row.rounds.push(noticed);
             }
         }
     }
     let table = table::markdown(&rows);
     println!("\n{table}");
-    if chosen.is_empty() { table::write(&table) } else { Ok(()) }
+    if std::env::args().any(|arg| arg == "--write") { table::write(&table) } else { Ok(()) }
 }
 
 /// One change, from before it until all is calm again.
@@ -92,7 +96,7 @@ fn measure(cluster: &Cluster, observer: &mut Observer, kind: Kind, pods: usize, 
     let mut noticed = observer.tally.noticed();
     noticed.cut = streams::cut(streams);
     if contender.kubelet() != next || !contender.has_changed()? {
-        return Err(format!("{}: the change did not last", kind.name()).into());
+        return Err(format!("{}: the change did not last", kind.title()).into());
     }
     contender.stop()?;
     Ok(noticed)

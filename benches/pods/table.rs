@@ -52,7 +52,7 @@ pub fn markdown(rows: &[Row]) -> String {
          |---|---|---|---|---|---|---|---|\n"
     );
     for Row { pods, kind, rounds } in rows {
-        let of_node = [pods.to_string(), kind.name().to_owned(), seconds(rounds, |round| round.node_not_ready)];
+        let of_node = [pods.to_string(), kind.title().to_owned(), seconds(rounds, |round| round.node_not_ready)];
         let of_pods = [
             median(rounds, |round| round.pods_lost_readiness).to_string(),
             seconds(rounds, |round| round.longest_not_ready),

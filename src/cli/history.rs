@@ -60,7 +60,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
 }
 
 fn number(text: &str) -> Result<u32, String> {
-    whole_number(text, 0..=u32::MAX)
+    whole_number(text, 1..=u32::MAX)
 }
 
 /// An array, one entry a line; with the time as people and programs read it.
@@ -96,7 +96,7 @@ fn verbose(entry: &HistoryEntry) -> String {
 /// A line an entry. On a terminal of so many columns what is too long is cut; but why something went wrong is not: it
 /// stands below, whole.
 fn table(entries: &[HistoryEntry], columns: Option<usize>) -> String {
-    let mut rows = vec![["TIME", "EVENT", "VERSION", "WHY"].map(str::to_owned)];
+    let mut rows = vec![["TIME", "REASON", "VERSION", "MESSAGE"].map(str::to_owned)];
     rows.extend(entries.iter().map(|entry| row(entry, columns.is_some())));
     let widest = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -239,14 +239,14 @@ mod tests {
         let entries = [changed, proven, back];
         assert_eq!(
             table(&entries, None),
-            "TIME                  EVENT       VERSION          WHY\n\
+            "TIME                  REASON      VERSION          MESSAGE\n\
              2023-11-14T22:13:20Z  Changed     kube-system/a 7  Kubelet restarting to use it\n\
              2023-11-14T22:13:20Z  Proven      kube-system/a 7  Last known good after 10m0s of continuous health\n\
              2023-11-14T22:13:20Z  RolledBack  kube-system/a 7  the kubelet exited with code 1: failed to run Kubelet: no such cgroup: from it to kube-system/a 6\n"
         );
         assert_eq!(
             table(&entries, Some(80)),
-            "TIME                  EVENT       VERSION          WHY\n\
+            "TIME                  REASON      VERSION          MESSAGE\n\
              2023-11-14T22:13:20Z  Changed     kube-system/a 7  Kubelet restarting to use it\n\
              2023-11-14T22:13:20Z  Proven      kube-system/a 7  Last known good after 10m0s …\n\
              2023-11-14T22:13:20Z  RolledBack  kube-system/a 7\n    \

@@ -1,6 +1,6 @@
 //! `status`: asks the running supervisor, else reads the store.
 
-use kubelet_config::status;
+use kubelet_config::status::{self, INTERNAL_ERROR, SyncError};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ fn text(document: &Value, running: bool, columns: Option<usize>) -> String {
     if running {
         lines.push(("Active:", active(document)));
     }
-    lines.push(("Last known good:", source(at(document, "/lastKnownGood"))));
+    lines.push(("Last known good:", last_known_good(document)));
     if running {
         trial(document, &mut lines);
         yet_to_come(document, &mut lines);
@@ -123,14 +123,21 @@ fn kubelet(document: &Value) -> String {
     format!("{} {pid}, {ready}, {restarts}", string(document, "/kubelet/version")).trim().to_owned()
 }
 
-/// By its name only if no other line has it.
+/// Its name only where no line above has it.
 fn active(document: &Value) -> String {
     let active = at(document, "/active");
     match active {
         Value::Null => source(active),
         _ if active == at(document, "/assigned") => "as assigned".to_owned(),
-        _ if active == at(document, "/lastKnownGood") => "last known good, not what is assigned".to_owned(),
+        _ if active == at(document, "/lastKnownGood") => "last known good, which is not what is assigned".to_owned(),
         _ => source(active),
+    }
+}
+
+fn last_known_good(document: &Value) -> String {
+    match at(document, "/lastKnownGood") {
+        good if !good.is_null() && good == at(document, "/assigned") => "as assigned".to_owned(),
+        good => source(good),
     }
 }
 
@@ -139,7 +146,7 @@ fn trial(document: &Value, lines: &mut Lines) {
     lines.push(("Trial:", format!("{}{}", string(document, "/trial/state"), left.unwrap_or_default())));
     let suspended = string(document, "/trial/suspended");
     if !suspended.is_empty() {
-        lines.push(("", format!("suspended, nobody is blamed: {suspended}")));
+        lines.push(("", format!("judgement is suspended: {suspended}")));
     }
     if let Some(left) = duration(document, "/trial/confirmWithinSeconds") {
         lines.push(("", format!("healthy; rolled back unless confirmed within {left}: kubelet-supervisor confirm")));
@@ -205,7 +212,11 @@ fn to_do(document: &Value, running: bool) -> &'static str {
         "see why with systemctl status kubelet; its next start goes by the above"
     } else if error.is_empty() {
         ""
-    } else if error.starts_with("failed to sync") {
+    } else if error == SyncError::AllNil.text() {
+        "name a ConfigMap in the Node's spec.configSource, or take the field out: kubectl edit node NODE"
+    } else if error == SyncError::Internal.text() || error == INTERNAL_ERROR {
+        "see to this node's disk; why it failed is in its journal: journalctl -u kubelet. It is tried again by itself"
+    } else if error == SyncError::Download.text() {
         "it is tried again by itself; kubectl kubelet-config doctor NODE finds what is missing"
     } else if string(document, "/trial/state") == "failed" {
         "mend what is assigned, or try it again as it is: kubelet-supervisor retry. How it came to this: kubelet-supervisor history"
@@ -278,7 +289,7 @@ Error:           none
         document["trial"] = json!({ "state": "failed" });
         let shown = text(&document, true, None);
         for line in [
-            "Active:          last known good, not what is assigned\n",
+            "Active:          last known good, which is not what is assigned\n",
             "Error:           failed to load config, see Kubelet log for details\n",
             "                 the kubelet exited \\u{1b}[31m\n",
             "kubelet-supervisor retry. How it came to this: kubelet-supervisor history\n",
@@ -292,6 +303,26 @@ Error:           none
         document["error"] = "failed to sync: failed to download config, see Kubelet log for details".into();
         assert!(text(&document, true, None).contains("To do:           it is tried again by itself"));
         assert!(text(&document, false, None).contains("To do:           see why with systemctl status kubelet"));
+        for own in [INTERNAL_ERROR, SyncError::Internal.text()] {
+            document["error"] = own.into();
+            assert!(text(&document, true, None).contains("To do:           see to this node's disk"), "{own}");
+        }
+        document["error"] = SyncError::AllNil.text().into();
+        assert!(
+            text(&document, true, None).contains("To do:           name a ConfigMap in the Node's spec.configSource")
+        );
+    }
+
+    #[test]
+    fn a_version_is_named_once() {
+        let mut document = document();
+        document["lastKnownGood"] = version("8");
+        let shown = text(&document, true, None);
+        assert_eq!(shown.matches("pool-memory-optimised").count(), 1, "{shown}");
+        assert!(shown.contains("Last known good: as assigned\n"), "{shown}");
+        document["assigned"] = Value::Null;
+        document["lastKnownGood"] = Value::Null;
+        assert!(text(&document, true, None).contains("Last known good: local configuration\n"));
     }
 
     #[test]

@@ -37,7 +37,7 @@ fn usage_errors_of_the_operators_verbs() {
         (&["confirm", "--extend", "soon"], "use Go syntax"),
         (&["confirm", "--extend=0s"], "more than zero"),
         (&["history", "-o", "yaml"], "yaml"),
-        (&["history", "-n", "few"], "it must be a whole number, 0 or more"),
+        (&["history", "-n", "few"], "it must be a whole number, 1 or more"),
         (&["freeze", "now"], "now"),
     ];
     for (args, message) in cases {

@@ -55,18 +55,25 @@ impl State {
         let supplies = self.health.supplies();
         let impacts = self.impacts(rendered, None, inventory, &supplies);
         let Some((_, why)) = refused_impact(&impacts, rendered) else {
-            self.tell_cost(Some(source), rendered, fx);
+            let told = hazard::told_impact(&impacts);
+            self.tell_cost(Some(source), told, rendered, fx);
             return false;
         };
         self.refuse(BTreeSet::from([HazardClass::Pods]), source, &why, fx);
         true
     }
 
-    /// What the restart costs all the same, or nobody knows. A reset is not refused: of what runs instead that is the way out.
-    pub(super) fn tell_cost(&self, source: Option<&Source>, rendered: &Rendered, fx: &mut Vec<Effect>) {
+    /// Tells all that the restart of a reset costs. It is not refused for that: who withdraws an assignment may have no other way
+    /// to get rid of it.
+    pub(super) fn tell_cost_of_reset(&self, rendered: &Rendered, fx: &mut Vec<Effect>) {
         let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
         let impacts = self.impacts(rendered, None, inventory, &self.health.supplies());
-        let told = if source.is_some() { hazard::told_impact(&impacts) } else { hazard::whole_impact(&impacts) };
+        self.tell_cost(None, hazard::whole_impact(&impacts), rendered, fx);
+    }
+
+    /// Tells what a restart costs although nothing refuses it, and that it is not known where pods could not be listed.
+    fn tell_cost(&self, source: Option<&Source>, told: Option<String>, rendered: &Rendered, fx: &mut Vec<Effect>) {
+        let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
         let unlisted = self.settings.api_server && inventory.is_none() && !self.is_way_back(rendered);
         let unlisted = unlisted
             .then(|| "the pods of this node could not be listed, so what the restart costs is not known".to_owned());

@@ -102,7 +102,7 @@ impl State {
         self.records().pin.is_some() || self.records().frozen
     }
 
-    /// True if nothing is assigned, and the records do not say so yet.
+    /// True if nothing is assigned, the records do not say so yet, and no change is under way that will see to it.
     pub(in crate::machine) fn is_reset_due(&self) -> bool {
         let is_due = !self.is_held() && matches!(self.resolution(), Some(Resolution::Local)) && !self.is_reset();
         is_due && self.change.is_none()
@@ -113,7 +113,7 @@ impl State {
         records.assigned.is_none() && records.last_known_good.is_none() && records.phase == Phase::Settled
     }
 
-    /// The assignment is withdrawn: a change like others where it restarts the kubelet, but that nothing refuses it.
+    /// The assignment is withdrawn. Where that restarts the kubelet it goes the way of a change, and nothing refuses it.
     fn reset(&mut self, fx: &mut Vec<Effect>) {
         if self.change.as_ref().is_some_and(|change| change.source.is_none()) {
             return;
@@ -345,12 +345,12 @@ impl State {
         self.record_switch(source, &rendered, fx);
     }
 
-    /// A reset goes on whoever is away: what it costs is told.
+    /// A reset needs neither the API server nor anybody's acknowledgement: what it costs is told.
     fn finish_reset(&mut self, rendered: Box<Rendered>, fx: &mut Vec<Effect>) {
         if self.has_come_under_pressure(&rendered) {
             return self.accepted(*rendered);
         }
-        self.tell_cost(None, &rendered, fx);
+        self.tell_cost_of_reset(&rendered, fx);
         self.record_reset(fx);
     }
 

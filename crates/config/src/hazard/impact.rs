@@ -292,16 +292,16 @@ pub fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<
 /// What is told and refuses nothing: what may be lost and may not, and what any restart would cost.
 #[must_use]
 pub fn told_impact(impacts: &[Impact]) -> Option<String> {
-    said(impacts.iter().filter(|impact| !impact.refuses()).collect())
+    describe_all(impacts.iter().filter(|impact| !impact.refuses()).collect())
 }
 
 /// All that may be lost, where nothing is refused.
 #[must_use]
 pub fn whole_impact(impacts: &[Impact]) -> Option<String> {
-    said(impacts.iter().collect())
+    describe_all(impacts.iter().collect())
 }
 
-fn said(impacts: Vec<&Impact>) -> Option<String> {
+fn describe_all(impacts: Vec<&Impact>) -> Option<String> {
     (!impacts.is_empty()).then(|| bounded(impacts.into_iter().map(describe), ""))
 }
 

@@ -51,7 +51,7 @@ pub(super) fn declared(pod: &PodSummary, kubelet: &Kubelet<'_>) -> Option<Certai
     }
 }
 
-/// Of a version that is not known a kubelet may look.
+/// A kubelet whose version is not known may refuse for it.
 fn needs(pod: &PodSummary, feature: PodFeature, kubelet: &Kubelet<'_>, since: u64) -> bool {
     pod.features.contains(&feature) && kubelet.minor.is_none_or(|minor| minor >= since)
 }

@@ -50,8 +50,18 @@ impl fmt::Display for Reason {
         match self {
             Self::OutOf(resource) => write!(f, "OutOf{resource}"),
             Self::Preempting(resource) => write!(f, "OutOf{resource}, critical: others are evicted for it"),
-            // The others are called what the kubelet calls them.
-            other => write!(f, "{other:?}"),
+            Self::Evicted => f.write_str("Evicted"),
+            Self::SysctlForbidden => f.write_str("SysctlForbidden"),
+            Self::SMTAlignmentError => f.write_str("SMTAlignmentError"),
+            Self::TopologyAffinityError => f.write_str("TopologyAffinityError"),
+            Self::UnexpectedAdmissionError => f.write_str("UnexpectedAdmissionError"),
+            Self::PodOSSelectorNodeLabelDoesNotMatch => f.write_str("PodOSSelectorNodeLabelDoesNotMatch"),
+            Self::PodOSNotSupported => f.write_str("PodOSNotSupported"),
+            Self::SupplementalGroupsPolicyNotSupported => f.write_str("SupplementalGroupsPolicyNotSupported"),
+            Self::PodLevelResourcesNotSupported => f.write_str("PodLevelResourcesNotSupported"),
+            Self::PodFeatureUnsupported => f.write_str("PodFeatureUnsupported"),
+            Self::TaintToleration => f.write_str("TaintToleration"),
+            Self::NodeAffinity => f.write_str("NodeAffinity"),
         }
     }
 }

@@ -12,7 +12,8 @@ use crate::pods::{PodInventory, PodSummary};
 /// The first minor version with `cpuManagerPolicyOptions`.
 const OPTIONS_SINCE: u64 = 22;
 
-/// Threads of a core that are reckoned with.
+/// Hardware threads of a core. How many there are is not in the API; with one, an odd number of CPUs is said to be at risk
+/// though it is not.
 const THREADS: u64 = 2;
 
 /// CPUs that are free for sure under this configuration while all pods run.

@@ -76,23 +76,23 @@ impl Room {
 /// for each of these that was promised beyond what there is (v1.20.2).
 const ZERO_IS_NOTHING: u64 = 28;
 
-/// What may be promised beyond what there is: a Node that says less in the midst of the admission comes after pods that were
-/// let in by what it said before.
+/// Resources of which pods may hold more than the Node has: some were admitted by its old allocatable, and the new one came while
+/// others were admitted. An old kubelet then refuses even pods that ask for none of it.
 pub(super) struct Overcommitted {
-    is_looked_at: bool,
+    is_refused_for: bool,
     resources: BTreeSet<String>,
 }
 
 impl Overcommitted {
     pub(super) fn of(minor: Option<u64>) -> Self {
-        let is_looked_at = minor.is_none_or(|minor| minor < ZERO_IS_NOTHING);
-        Self { is_looked_at, resources: BTreeSet::new() }
+        let is_refused_for = minor.is_none_or(|minor| minor < ZERO_IS_NOTHING);
+        Self { is_refused_for, resources: BTreeSet::new() }
     }
 
     /// What the pod lacks, of what it asks for or, maybe, does not.
     pub(super) fn note(&mut self, pod: &PodSummary, lack: Option<(Reason, Certainty)>) -> Option<(Reason, Certainty)> {
         if let Some((Reason::OutOf(resource) | Reason::Preempting(resource), _)) = &lack {
-            self.resources.extend((self.is_looked_at && resource != "pods").then(|| resource.clone()));
+            self.resources.extend((self.is_refused_for && resource != "pods").then(|| resource.clone()));
             return lack;
         }
         let is_unasked =

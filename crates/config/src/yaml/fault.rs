@@ -5,7 +5,7 @@ use serde_yaml::budget::BudgetBreach;
 use serde_yaml::granit_parser::ErrorKind;
 use serde_yaml::{Error, ExternalMessageSource, MessageFormatter as _, UserMessageFormatter};
 
-use crate::bounds::plain;
+use crate::bounds::{plain, shortened};
 
 /// A real KubeletConfiguration has under 500 nodes. The bounds leave it a hundredfold and end an alias bomb within
 /// milliseconds.
@@ -34,7 +34,7 @@ pub(super) fn explain(error: &Error) -> String {
 pub(super) fn duplicate(error: &Error) -> String {
     match error.without_snippet() {
         Error::DuplicateMappingKey { key: Some(key), location } => {
-            format!("{}, line {}, column {}", quoted(key), location.line(), location.column())
+            format!("{}, line {}, column {}", shown(key), location.line(), location.column())
         }
         _ => explain(error),
     }
@@ -52,11 +52,11 @@ fn message(error: &Error) -> String {
         Error::UnknownAnchor { .. } => {
             "an alias (*NAME) without an anchor (&NAME) above it: write the value out, or quote what begins with *"
         }
-        Error::UnsupportedTag { tag, .. } => return format!("the tag {} cannot be read: leave it out", quoted(tag)),
+        Error::UnsupportedTag { tag, .. } => return format!("the tag {} cannot be read: leave it out", shown(tag)),
         Error::NonFiniteFloat { value, .. } => {
             return format!(
                 "{} is no number in JSON, which the kubelet turns it into: quote it if it is a text",
-                quoted(value)
+                shown(value)
             );
         }
         Error::InvalidScalar { .. } | Error::InvalidBinaryBase64 { .. } | Error::BinaryNotUtf8 { .. } => {
@@ -142,8 +142,9 @@ fn too_deep() -> String {
     format!("more than {MAX_DEPTH} levels deep: no configuration of a kubelet is")
 }
 
-fn quoted(text: &str) -> String {
-    plain(&text.chars().take(QUOTED).collect::<String>())
+/// A text of the document: in one line, and not a long one.
+fn shown(text: &str) -> String {
+    plain(&shortened(text, QUOTED, 0))
 }
 
 /// It can run over several lines and quote the document: the first line, short.

@@ -254,9 +254,13 @@ fn unanswered(error: &kube::Error) -> String {
         return why;
     }
     // The layers that it went through mean nothing to who reads it.
-    let layers = ["ServiceError: ", "HyperError: ", "client error (Connect): "];
+    let layers = ["ServiceError: ", "HyperError: "];
     let why = layers.iter().fold(why.as_str(), |why, layer| why.strip_prefix(layer).unwrap_or(why));
-    format!("the API server cannot be reached: {why}; see `kubectl cluster-info`, or choose another --context")
+    // Others are of the log-in, or of the connection in its midst.
+    let Some(why) = why.strip_prefix("client error (Connect): ") else { return why.to_owned() };
+    format!(
+        "the API server cannot be reached: {why}; `kubectl config view --minify` shows which one it is, --context chooses another"
+    )
 }
 
 /// An error with its causes, each said once.

@@ -27,7 +27,7 @@ fn of_the_way_to_the_cluster() {
         (&good, &["--context", "z"], format!("--context: the kubeconfig has no context \"z\": {contexts}")),
         (&good, &["--cluster", "z"], "--cluster: the kubeconfig has no cluster \"z\": see `kubectl config get-clusters`".to_owned()),
         (&good, &["--user", "z"], "--user: the kubeconfig has no user \"z\": see `kubectl config get-users`".to_owned()),
-        (&good, &[], "list nodes: the API server cannot be reached: tcp connect error: Connection refused (os error 111); see `kubectl cluster-info`, or choose another --context".to_owned()),
+        (&good, &[], "list nodes: the API server cannot be reached: tcp connect error: Connection refused (os error 111); `kubectl config view --minify` shows which one it is, --context chooses another".to_owned()),
     ] {
         let ran = bench.run(&[&["status", "--kubeconfig", kubeconfig], more].concat());
         assert_eq!((ran.code, ran.out.as_str(), ran.err), (1, "", format!("error: {told}\n")), "{more:?}");

@@ -4,8 +4,12 @@ use serde_json::Value;
 
 use super::expressions::{Expression, Inputs, Uses};
 use super::types::MergeMode;
+use kubelet_config::bounds::shortened;
 use kubelet_config::hazard::Unset;
 use kubelet_config::hazard::table;
+
+/// A message names an expression, and carries no more than so many characters of a long one.
+const MESSAGE: usize = 120;
 
 /// Of one configuration.
 const MAX_EXPRESSIONS: usize = 64;
@@ -175,7 +179,8 @@ fn parse_parts(text: &str, uses: &mut Uses) -> Result<Vec<Part>, String> {
         if !literal.is_empty() {
             parts.push(Part::Text(std::mem::take(&mut literal)));
         }
-        let expression = Expression::parse(source, uses).map_err(|why| format!("${{{}}}: {why}", shortened(source)))?;
+        let expression =
+            Expression::parse(source, uses).map_err(|why| format!("${{{}}}: {why}", shortened(source, MESSAGE, 0)))?;
         parts.push(Part::Expression(expression));
         rest = behind;
     }
@@ -184,11 +189,6 @@ fn parse_parts(text: &str, uses: &mut Uses) -> Result<Vec<Part>, String> {
         parts.push(Part::Text(literal));
     }
     Ok(parts)
-}
-
-/// A message names an expression, and does not carry a long one along.
-fn shortened(source: &str) -> String {
-    if source.chars().count() <= 120 { source.to_owned() } else { source.chars().take(119).chain(['…']).collect() }
 }
 
 /// Up to the brace that closes it, which is in no string and closes no map; and what is behind it.
@@ -213,7 +213,7 @@ fn split_expression(text: &str) -> Option<(&str, &str)> {
 impl Field {
     fn evaluate(&self, inputs: &Inputs) -> Result<Value, String> {
         let of = |expression: &Expression, why: &str| {
-            format!("{}: ${{{}}}: {why}", title(&self.path), shortened(&expression.source))
+            format!("{}: ${{{}}}: {why}", title(&self.path), shortened(&expression.source, MESSAGE, 0))
         };
         if let [Part::Expression(expression)] = self.parts.as_slice() {
             let value = expression.evaluate(inputs).map_err(|why| of(expression, &why))?;
