@@ -17,20 +17,26 @@ pub enum Resource {
     Event,
 }
 
-/// How often something stopped being ready, and for how long it was not.
+/// For how long something was not ready.
 #[derive(Default)]
 struct Readiness {
     since: Option<Instant>,
+    /// The longest time without a break.
+    longest: Duration,
+    /// All together.
     lasted: Duration,
-    losses: u32,
 }
 
 impl Readiness {
     /// True if that is new.
     fn note(&mut self, is_ready: bool, at: Instant) -> bool {
         match (is_ready, self.since) {
-            (true, Some(since)) => (self.since, self.lasted) = (None, self.lasted + (at - since)),
-            (false, None) => (self.since, self.losses) = (Some(at), self.losses + 1),
+            (true, Some(since)) => {
+                self.since = None;
+                self.lasted += at - since;
+                self.longest = self.longest.max(at - since);
+            }
+            (false, None) => self.since = Some(at),
             _ => return false,
         }
         true
@@ -48,7 +54,7 @@ struct Pod {
 #[derive(Clone, Debug, Default)]
 pub struct Noticed {
     pub node_not_ready: Duration,
-    pub pods_lost_readiness: u32,
+    pub pods_lost_readiness: usize,
     pub longest_not_ready: Duration,
     pub endpoints_writes: u32,
     pub slice_writes: u32,
@@ -118,8 +124,8 @@ impl Tally {
         let pods = || self.pods.values();
         Noticed {
             node_not_ready: self.node.lasted,
-            pods_lost_readiness: pods().map(|pod| pod.readiness.losses).sum(),
-            longest_not_ready: pods().map(|pod| pod.readiness.lasted).max().unwrap_or_default(),
+            pods_lost_readiness: pods().filter(|pod| !pod.readiness.lasted.is_zero()).count(),
+            longest_not_ready: pods().map(|pod| pod.readiness.longest).max().unwrap_or_default(),
             endpoints_writes: self.endpoints,
             slice_writes: self.slices,
             restarts: pods().map(|pod| pod.restarts.saturating_sub(pod.restarts_before)).sum(),

@@ -36,6 +36,7 @@ testkit::scenarios!(
     pings_that_stop_fail_the_trial,
     pods_that_admission_rejected_fail_the_trial,
     a_change_whose_pods_cannot_be_listed_says_so,
+    pods_that_any_restart_costs_are_not_held_against_it,
     a_machine_that_sleeps_is_not_judged_for_it,
     the_wall_clock_may_jump,
     a_machine_that_reboots_in_a_loop_comes_up_on_last_known_good,
@@ -369,6 +370,28 @@ fn pods_that_admission_rejected_fail_the_trial() {
             let message = node.message("KubeletConfigRolledBack");
             assert!(message.contains("default/db (OutOfcpu)") && !message.contains("web"), "{message}");
         }
+    }
+}
+
+/// A label of the Node has changed since they came: the next kubelet refuses them, whatever it is given.
+fn pods_that_any_restart_costs_are_not_held_against_it() {
+    for foreseen in [true, false] {
+        let mut node = Node::new();
+        let node_selector = if foreseen { json!({"disk": "ssd"}) } else { json!({}) };
+        let pod = PodSummary {
+            uid: "db".to_owned(),
+            name: "default/db".to_owned(),
+            phase: "Running".to_owned(),
+            node_selector,
+            ..PodSummary::default()
+        };
+        node.inventory.pods = vec![pod];
+        node.inventory.node.labels = Some([("disk".to_owned(), "hdd".to_owned())].into());
+        node.assign("a");
+        node.inventory.pods[0].phase = "Failed".to_owned();
+        node.inventory.pods[0].reason = "NodeAffinity".to_owned();
+        node.pass(60);
+        assert_eq!(node.active(), if foreseen { "a" } else { "" });
     }
 }
 

@@ -8,8 +8,8 @@ use crate::cluster::run;
 /// What `prepare.sh` builds.
 pub const DEFAULT: &str = "v1.20.2";
 
-/// Cases about the fields, defaults and texts of kubelet 1.20.
-const OF_THE_DEFAULT: [&str; 4] = ["effective_view", "plugin_snapshots", "plugin_tutorial", "tutorial"];
+/// Cases about the fields, defaults, texts and losses of kubelet 1.20.
+const OF_THE_DEFAULT: [&str; 5] = ["effective_view", "losses", "plugin_snapshots", "plugin_tutorial", "tutorial"];
 
 static KUBELET: LazyLock<String> = LazyLock::new(|| version("KUBELET_BINARY"));
 static API_SERVER: LazyLock<String> = LazyLock::new(|| version("APISERVER_BINARY"));

@@ -141,7 +141,9 @@ impl State {
             .any(|attempt| attempt.contact_expected || attempt.baseline.as_ref().is_some_and(tells_of_contact));
         let pods =
             self.change.as_ref().and_then(|change| change.inventory.as_ref()).map(|inventory| inventory.pods.iter());
-        let pods = pods.into_iter().flatten().filter(|pod| PodSummary::is_live(pod)).map(|pod| pod.uid.clone());
+        let lost_anyway = self.lost_to_any_restart(rendered);
+        let is_judged_by = |pod: &&PodSummary| pod.is_live() && !lost_anyway.contains(&pod.name);
+        let pods = pods.into_iter().flatten().filter(is_judged_by).map(|pod| pod.uid.clone());
         let baseline = self.baseline_for_attempt(&mut contact_expected);
         // Whatever becomes of this attempt: what was good before it must be good again before a version is proven.
         records.good_signals.extend(baseline.iter().flatten());

@@ -82,6 +82,14 @@ impl State {
         }
     }
 
+    /// Pods that any restart may cost, by name: this change is not to blame for them, foreseen or not.
+    pub(super) fn lost_to_any_restart(&self, rendered: &Rendered) -> BTreeSet<String> {
+        let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
+        let impacts = self.impacts(rendered, None, inventory, &self.health.supplies());
+        let anyway = impacts.into_iter().filter(Impact::is_of_any_restart);
+        anyway.flat_map(|impact| impact.pods).map(|refusal| refusal.pod).collect()
+    }
+
     /// Held against this version, not its content: an acknowledgement changes only the former.
     fn refuse(&mut self, classes: BTreeSet<HazardClass>, source: &Source, why: &str, fx: &mut Vec<Effect>) {
         if let Some(change) = &mut self.change {

@@ -86,6 +86,8 @@ impl State {
     fn time_out_change(&mut self, fx: &mut Vec<Effect>) {
         let Some(change) = &self.change else { return };
         match change.stage.clone() {
+            // As one that fails: what runs next is the launch's trouble.
+            Stage::Loading(asked) if asked.is_given_up(self.now) && change.source.is_none() => self.record_reset(fx),
             Stage::Saving(asked) | Stage::Loading(asked) if asked.is_given_up(self.now) => {
                 self.give_up_change(format!("the store: {}", no_answer(limits::STORE_DEADLINE)));
             }

@@ -41,10 +41,16 @@ impl Impact {
         lost.map(|refusal| refusal.pod.as_str()).collect()
     }
 
+    /// Any restart of the kubelet would cost these.
+    #[must_use]
+    pub fn is_of_any_restart(&self) -> bool {
+        self.field == ANY_RESTART
+    }
+
     /// It is this change's doing, for all that is known. What any restart would cost is the node's trouble: a change that was
     /// refused for it on one Node would be bad for a whole pool, and so would the way back.
     fn refuses(&self) -> bool {
-        self.field != ANY_RESTART && self.is_certain
+        !self.is_of_any_restart() && self.is_certain
     }
 }
 
@@ -58,8 +64,12 @@ pub fn preview(old: &Value, new: &Kubelet<'_>, inventory: Option<&PodInventory>)
     let old = Kubelet { config: old, ..*new };
     let refused = inventory.map(|inventory| refusals(new, inventory)).unwrap_or_default();
     let evicted: Vec<Refusal> = refused.iter().filter(|refusal| refusal.reason == Reason::Evicted).cloned().collect();
+    let refused_today = inventory.map(|inventory| refusals(&old, inventory)).unwrap_or_default();
     // Those that the kubelet of today would not refuse for the same.
     let is_new = |refusal: &Refusal| {
+        if matches!(refusal.reason, Reason::OutOf(_) | Reason::Preempting(_)) {
+            return !refused_today.contains(refusal);
+        }
         let pod = inventory.and_then(|inventory| inventory.pods.iter().find(|pod| pod.name == refusal.pod));
         let known = inventory.zip(pod);
         known.is_some_and(|(inventory, pod)| !refuses_for(&refusal.reason, pod, &old, inventory))
@@ -109,11 +119,13 @@ fn blame(
     let anyway = |message: &str| Some((ANY_RESTART, message.to_owned()));
     match &refusal.reason {
         Reason::OutOf(resource) | Reason::Preempting(resource) if resource == "pods" => {
-            Some(too_many(old, new, inventory))
+            let (field, message) = too_many(old, new, inventory);
+            Some((if is_new(refusal) { field } else { ANY_RESTART }, message))
         }
-        // No reservation is kept of extended resources.
-        Reason::OutOf(resource) | Reason::Preempting(resource) if resource.contains('/') => anyway(TOO_LITTLE),
-        Reason::OutOf(_) | Reason::Preempting(_) => Some(left_for_pods(old.config, new.config, &inventory.node)),
+        Reason::OutOf(_) | Reason::Preempting(_) if !is_new(refusal) => anyway(TOO_LITTLE),
+        Reason::OutOf(resource) | Reason::Preempting(resource) => {
+            Some(left_for_pods(old.config, new.config, &inventory.node, resource))
+        }
         Reason::Evicted => None, // it is told with the threshold
         Reason::SysctlForbidden => by_field(
             "allowedUnsafeSysctls",
@@ -168,9 +180,9 @@ fn too_many(old: &Kubelet<'_>, new: &Kubelet<'_>, inventory: &PodInventory) -> (
     (if is_fewer { limit } else { ANY_RESTART }, format!("{live} pods run here and {left} places would be left"))
 }
 
-/// What becomes of the room for pods, and the field to blame for it.
-fn left_for_pods(old: &Value, new: &Value, node: &NodeSummary) -> (&'static str, String) {
-    let fields = raised(old, new, node);
+/// What becomes of the room for pods, and the field to blame for what is lacking of this resource.
+fn left_for_pods(old: &Value, new: &Value, node: &NodeSummary, resource: &str) -> (&'static str, String) {
+    let fields = raised(old, new, node, resource);
     let Some(field) = fields.first() else {
         return (ANY_RESTART, TOO_LITTLE.to_owned());
     };
@@ -187,20 +199,22 @@ fn left_for_pods(old: &Value, new: &Value, node: &NodeSummary) -> (&'static str,
     (field, message)
 }
 
-/// The fields that take more than before.
-fn raised(old: &Value, new: &Value, node: &NodeSummary) -> Vec<&'static str> {
-    let capacity =
-        |resource: &str| node.capacity.get(resource).and_then(|text| quantity::whole(text)).unwrap_or_default();
+/// The fields that take more of this resource than before.
+fn raised(old: &Value, new: &Value, node: &NodeSummary, resource: &str) -> Vec<&'static str> {
+    let capacity = node.capacity.get(resource).and_then(|text| quantity::whole(text)).unwrap_or_default();
+    let signal = match resource {
+        "memory" => "memory.available",
+        "ephemeral-storage" => "nodefs.available",
+        _ => "",
+    };
     let takes = |config: &Value, field: &str| match field {
         // With it the other two say nothing of CPU.
-        "reservedSystemCPUs" => vec![reserved(config, "cpu")],
-        "evictionHard" => [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")]
-            .map(|(signal, resource)| threshold(config, "evictionHard", signal, capacity(resource)).unwrap_or_default())
-            .to_vec(),
-        _ => ["cpu", "memory", "ephemeral-storage"].map(|resource| reserved_by(config, field, resource)).to_vec(),
+        "reservedSystemCPUs" if resource == "cpu" => reserved(config, "cpu"),
+        "reservedSystemCPUs" => 0,
+        "evictionHard" => threshold(config, "evictionHard", signal, capacity).unwrap_or_default(),
+        _ => reserved_by(config, field, resource),
     };
-    let more =
-        |field: &&str| takes(old, field).into_iter().zip(takes(new, field)).any(|(before, after)| after > before);
+    let more = |field: &&str| takes(new, field) > takes(old, field);
     let changes = |field: &&str| effective(old, field) != effective(new, field);
     let fields = ["reservedSystemCPUs", "kubeReserved", "systemReserved", "evictionHard"];
     fields.into_iter().filter(changes).filter(more).collect()

@@ -1,8 +1,7 @@
 //! What a pod needs that is switched off: feature gates, and what the container runtime can do.
 
 use super::gates::{
-    Gate, NODE_DECLARED_FEATURES, POD_LEVEL_RESOURCES, RESTART_ALL_CONTAINERS, SUPPLEMENTAL_GROUPS_POLICY,
-    USER_NAMESPACES_HOST_NETWORK,
+    Gate, NODE_DECLARED_FEATURES, POD_LEVEL_RESOURCES, RESTART_ALL_CONTAINERS, USER_NAMESPACES_HOST_NETWORK,
 };
 use super::kubelet::Kubelet;
 use super::refusal::Certainty;
@@ -23,9 +22,9 @@ pub(super) fn strict_groups(pod: &PodSummary, kubelet: &Kubelet<'_>, node: &Node
     if !needs(pod, PodFeature::StrictSupplementalGroups, kubelet, STRICT_GROUPS_SINCE) {
         return None;
     }
-    // A kubelet asks its runtime anew at its start.
-    let of_runtime = (!node.has_supplemental_groups_policy).then_some(Certainty::Unknown);
-    off(&SUPPLEMENTAL_GROUPS_POLICY, kubelet).or(of_runtime)
+    // It goes by the Node alone. The runtime is asked anew at the start; what the Node says stays while the gate is off
+    // (`NodeFeatures`, pkg/kubelet/nodestatus/setters.go, v1.36).
+    (!node.has_supplemental_groups_policy).then_some(Certainty::Unknown)
 }
 
 /// Whether the pod is refused as `PodLevelResourcesNotSupported`.

@@ -12,10 +12,9 @@ enum Stage {
     Alpha,
     /// `AllBeta` switches it.
     Beta,
-    Stable,
 }
 
-use Stage::{Alpha, Beta, Stable};
+use Stage::{Alpha, Beta};
 
 /// A gate.
 pub(super) struct Gate {
@@ -32,8 +31,6 @@ pub(super) const RESTART_ALL_CONTAINERS: Gate =
     Gate { name: "RestartAllContainersOnContainerExits", since: &[(35, false, Alpha), (36, true, Beta)] };
 pub(super) const USER_NAMESPACES_HOST_NETWORK: Gate =
     Gate { name: "UserNamespacesHostNetworkSupport", since: &[(35, false, Alpha)] };
-pub(super) const SUPPLEMENTAL_GROUPS_POLICY: Gate =
-    Gate { name: "SupplementalGroupsPolicy", since: &[(31, false, Alpha), (33, true, Beta), (35, true, Stable)] };
 
 impl Gate {
     /// Whether it is on; `None` if that depends on a version that is not known.
@@ -49,7 +46,6 @@ impl Gate {
         let of_stage = match stage {
             Alpha => given("AllAlpha"),
             Beta => given("AllBeta"),
-            Stable => None,
         };
         Some(of_stage.unwrap_or(*default))
     }

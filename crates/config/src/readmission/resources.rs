@@ -10,16 +10,21 @@ use crate::pods::PodSummary;
 /// What the kubelet looks at first; the first that is short is the reason it gives.
 const FIRST: [&str; 4] = ["pods", "cpu", "memory", "ephemeral-storage"];
 
+/// From this version on a kubelet has looked at its runtime, and so knows what is kept back of ephemeral storage, before it says
+/// what its Node has (PR 124430; `Run`, pkg/kubelet/kubelet.go, v1.36).
+const STORAGE_IS_KNOWN: u64 = 31;
+
 /// What is left while pods are admitted one by one.
 pub(super) struct Room {
     left: Amounts,
+    keeps_storage: bool,
     /// Others were evicted for a critical pod, nobody knows which.
     preempted: bool,
 }
 
 impl Room {
-    pub(super) fn new(left: Amounts) -> Self {
-        Self { left, preempted: false }
+    pub(super) fn new(left: Amounts, minor: Option<u64>) -> Self {
+        Self { left, keeps_storage: minor.is_some_and(|minor| minor >= STORAGE_IS_KNOWN), preempted: false }
     }
 
     /// What the pod lacks here.
@@ -59,10 +64,9 @@ impl Room {
             // Where devices were handed out the kubelet counts these as there (sanitizeNodeAllocatable,
             // pkg/kubelet/cm/devicemanager/manager.go, v1.20.2). Whether they were is not in the API.
             Some(_) if is_extended => Some(Certainty::Unknown),
-            // What is kept back of it counts only once the container manager has started; as a rule the Node says before that
-            // that nothing is, and goes by it at admission (`GetNodeAllocatableReservation`,
-            // pkg/kubelet/cm/node_container_manager_linux.go, and `Start`, container_manager_linux.go, v1.20.2 and v1.36).
-            Some(_) if resource == "ephemeral-storage" => Some(Certainty::Unknown),
+            // What is kept back of it counts only once the container manager has started; before, the Node says that nothing is
+            // (`GetNodeAllocatableReservation`, pkg/kubelet/cm/node_container_manager_linux.go, v1.20.2 and v1.36).
+            Some(_) if resource == "ephemeral-storage" && !self.keeps_storage => Some(Certainty::Unknown),
             Some(_) => Some(Certainty::Refused),
             // What no Node has is no matter (removeMissingExtendedResources, pkg/kubelet/lifecycle/predicate.go, v1.20.2).
             // Of a Node that was not seen yet nothing but its places is known.

@@ -221,7 +221,18 @@ fn every_resource_is_counted() {
     assert_eq!(one(&json!({"cpu": "2001m"})), ["d/p2 (OutOfcpu)"]);
     assert_eq!(one(&json!({"memory": "1536Mi"})), [""; 0]);
     assert_eq!(one(&json!({"memory": "1537Mi"})), ["d/p2 (OutOfmemory)"], "huge pages are not there for others");
-    assert_eq!(one(&json!({"ephemeral-storage": "6Gi"})), ["d/p2 (perhaps OutOfephemeral-storage)"]);
+    let storage = |minor| {
+        let (first, second) =
+            (pod(1, &asks(&json!({"ephemeral-storage": "6Gi"}))), pod(2, &asks(&json!({"ephemeral-storage": "6Gi"}))));
+        let inventory = PodInventory { pods: vec![first, second], node: node(&json!({}), &capacity, &json!({})) };
+        let config = open();
+        let kubelet = Kubelet { config: &config, minor, supplies: &Supplies::new() };
+        refusals(&kubelet, &inventory).iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for minor in [None, Some(20), Some(30)] {
+        assert_eq!(storage(minor), ["d/p2 (perhaps OutOfephemeral-storage)"], "{minor:?}");
+    }
+    assert_eq!(storage(Some(31)), ["d/p2 (OutOfephemeral-storage)"]);
     assert_eq!(one(&json!({"hugepages-2Mi": "768Mi"})), ["d/p2 (OutOfhugepages-2Mi)"]);
     assert_eq!(
         one(&json!({"hugepages-1Gi": "1Gi"})),

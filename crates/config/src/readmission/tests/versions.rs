@@ -69,7 +69,7 @@ fn what_is_switched_off() {
         (&apart, json!({}), None, perhaps(FEATURE)),
         (&strict, json!({}), Some(32), String::new()),
         (&strict, json!({}), Some(33), perhaps(GROUPS)), // the Node does not say that it can
-        (&strict, off("SupplementalGroupsPolicy"), Some(34), GROUPS.to_owned()),
+        (&strict, off("SupplementalGroupsPolicy"), Some(34), perhaps(GROUPS)),
         (&json!({"hostNetwork": true, "resources": {}}), json!({}), Some(36), String::new()),
     ] {
         assert_eq!(of(pod(1, spec), &config, minor, plain()), outcome, "{spec} {config} {minor:?}");
@@ -77,7 +77,7 @@ fn what_is_switched_off() {
     let status = json!({"features": {"supplementalGroupsPolicy": true}});
     let able = || NodeSummary::from_object(&json!({"status": status}));
     assert_eq!(of(pod(1, &strict), &json!({}), Some(36), able()), "");
-    assert_eq!(of(pod(1, &strict), &off("SupplementalGroupsPolicy"), Some(34), able()), GROUPS, "at the next restart");
+    assert_eq!(of(pod(1, &strict), &off("SupplementalGroupsPolicy"), Some(34), able()), "", "the Node still says so");
 }
 
 #[test]
