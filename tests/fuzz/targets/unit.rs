@@ -12,6 +12,9 @@ pub(crate) fn check(data: &[u8]) {
     let mut files = files.map(|(path, text)| UnitFile { path: path.to_owned(), text: text.to_owned() }).to_vec();
     let properties = Properties::parse(properties);
     let words: Vec<String> = options.lines().map(str::to_owned).collect();
+    if words.iter().any(|word| word == "--") {
+        return; // `enable` refuses it: the kubelet's command would begin there
+    }
     let run = |files: &[UnitFile], options: Option<&[String]>| -> Result<Plan, String> {
         plan(&Request {
             unit: "kubelet.service",
