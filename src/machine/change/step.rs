@@ -131,10 +131,11 @@ impl State {
         self.change = Some(Change::new(None, Stage::Loading(asked), None, self.now));
     }
 
-    /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble.
+    /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble, once no pressure is in the way.
     fn reset_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
         match result {
             Ok(rendered) if self.running().digest.as_ref() != Some(&rendered.digest) => self.accepted(rendered),
+            Err(_) if self.has_come_under_pressure(&Rendered::default()) => self.accepted(Rendered::default()),
             _ => self.record_reset(fx),
         }
     }
