@@ -226,6 +226,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         annotations: ConfigAnnotations,
         admission: Admission,
     ) -> Rendered {
+        let ignores_eviction = self.args.with(&out.overrides).ignores_eviction();
         Rendered {
             digest: out.digest,
             path: given.config,
@@ -237,6 +238,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             shadowed: out.shadowed,
             runtime: self.args.runtime_socket(&out.effective),
             effective: Arc::new(out.effective),
+            ignores_eviction,
             annotations,
             admission,
             is_local_files: false,
@@ -266,6 +268,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             shadowed: found.shadowed,
             runtime: self.args.runtime_socket(&value),
             effective: Arc::new(value),
+            ignores_eviction: args.ignores_eviction(),
             annotations: policy.limited(self.store.annotations(source)),
             admission,
             is_local_files: source.is_local_files(),

@@ -145,6 +145,7 @@ pub(super) fn decode(text: &str) -> Result<State, serde_json::Error> {
         healthz: from.in_force.healthz,
         shadowed: from.in_force.shadowed,
         effective: from.in_force.effective,
+        ignores_eviction: false,
         runtime: from.in_force.runtime,
         signed: None,
     };

@@ -99,6 +99,9 @@ pub struct Rendered {
     pub shadowed: Vec<String>,
     /// What the kubelet will go by: the configuration with flags laid over it. Null if unknown.
     pub effective: Arc<Value>,
+    /// Its hard eviction thresholds are not kept from pods, by a flag that is no field.
+    #[serde(default)]
+    pub ignores_eviction: bool,
     /// What the ConfigMap's annotations ask for.
     pub annotations: ConfigAnnotations,
     /// It is made of the local files alone: that the kubelet refuses those in the same way does not excuse it.

@@ -57,6 +57,8 @@ pub struct RunningConfig {
     pub shadowed: Vec<String>,
     /// What the kubelet goes by; null if unknown.
     pub effective: Arc<Value>,
+    /// Its hard eviction thresholds are not kept from pods.
+    pub ignores_eviction: bool,
     /// The container runtime's socket, if known.
     pub runtime: Option<String>,
     /// Who signed it.
@@ -66,9 +68,18 @@ pub struct RunningConfig {
 
 impl RunningConfig {
     pub(super) fn new(version: Option<Version>, rendered: Rendered) -> Self {
-        let Rendered { digest, path, overrides, healthz, shadowed, effective, runtime, admission, .. } = rendered;
-        let signed = admission.signed;
-        Self { version, digest: Some(digest), path, overrides, healthz, shadowed, effective, runtime, signed }
+        Self {
+            version,
+            digest: Some(rendered.digest),
+            path: rendered.path,
+            overrides: rendered.overrides,
+            healthz: rendered.healthz,
+            shadowed: rendered.shadowed,
+            effective: rendered.effective,
+            ignores_eviction: rendered.ignores_eviction,
+            runtime: rendered.runtime,
+            signed: rendered.admission.signed,
+        }
     }
 }
 

@@ -304,6 +304,28 @@ fn a_reset_waits_for_the_end_of_a_pressure_and_tells_what_it_costs() {
     assert!(node.effects.iter().any(says));
 }
 
+/// Nobody knows what that would change, and it restarts the kubelet all the same.
+#[test]
+fn a_reset_to_a_local_file_that_cannot_be_read_waits_for_the_end_of_a_pressure_too() {
+    let mut node = Node::with(Settings::default());
+    node.define("a", json!({"kubeReserved": {"memory": "1Gi"}}), ConfigAnnotations::default());
+    node.assign("a");
+    node.pass(660);
+    (node.pressure, node.store.local_torn) = ([NodePressure::Disk].into(), true);
+    node.pass(10);
+    node.step(Input::Node(kubelet_config::assignment::Assignment::Local));
+    assert!(node.until_start(600).is_none());
+    assert_eq!((node.active(), holds(&node)), ("a", vec![Hold::Pressure([NodePressure::Disk].into())]));
+    node.pressure.clear();
+    assert!(node.until_start(20).is_some());
+    assert_eq!(node.active(), "");
+    // Without one it is as it was: at once.
+    let mut node = proven();
+    node.store.local_torn = true;
+    node.step(Input::Node(kubelet_config::assignment::Assignment::Local));
+    assert_eq!(node.active(), "");
+}
+
 #[test]
 fn pressure_that_comes_while_the_baseline_is_waited_for_holds_it_too() {
     let mut node = proven();

@@ -66,6 +66,8 @@ fn each_finding_is_told() {
         ("hazard", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default()),
         ("accepted", json!({"cgroupDriver": "systemd"}), acknowledged("reboot")),
         ("pods", json!({"maxPods": 1}), ConfigAnnotations::default()),
+        ("threshold", json!({"evictionHard": {"memory.available": "3Gi"}}), ConfigAnnotations::default()),
+        ("ignored", json!({"evictionHard": {"memory.available": "3Gi"}}), ConfigAnnotations::default()),
         ("forever", json!({}), forever),
         ("denied", json!({}), ConfigAnnotations::default()),
         ("elsewhere", json!({}), ConfigAnnotations::default()),
@@ -90,6 +92,13 @@ fn each_finding_is_told() {
     assert_eq!((pods.result, pods.pods_lost), (PreflightResult::PodsLost, 1));
     assert_eq!(pods.pods, ["d/second"]);
     assert!(pods.message.contains("d/second (OutOfpods)"), "{}", pods.message);
+    // A threshold costs nobody where the unit's flags have it ignored.
+    node.inventory.pods[0].requests = [("memory".to_owned(), 2 << 30)].into();
+    node.inventory.node.capacity = [("memory".to_owned(), "4Gi".to_owned())].into();
+    assert_eq!(finding(&mut node, "threshold").pods, ["d/first"]);
+    node.store.ignores_eviction = true;
+    assert_eq!(finding(&mut node, "ignored").result, PreflightResult::Valid);
+    node.inventory.pods[0].requests.clear();
     // What nobody can tell refuses nothing, and is said.
     node.inventory.pods[0].node_selector = json!({"disk": "ssd"});
     let unsure = finding(&mut node, "a");

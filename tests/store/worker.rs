@@ -206,6 +206,22 @@ fn flags_of_today_lie_over_yesterdays_bytes() {
 }
 
 #[test]
+fn a_flag_that_is_no_field_is_known_of_what_runs_and_of_what_comes() {
+    const FLAG: &str = "--experimental-allocatable-ignore-eviction";
+    let (disk, local, rendered) = rendered("maxPods: 5\n");
+    assert!(!rendered.ignores_eviction);
+    let mut worker = worker(disk, &local, &[FLAG]);
+    for target in [LoadTarget::Local, LoadTarget::Source(source(1)), content(&rendered)] {
+        assert!(load(&mut worker, target.clone()).unwrap().ignores_eviction, "{target:?}");
+    }
+    let mut other = payload(&source(2), "maxPods: 6\n");
+    other.data.insert("kubelet.flags".to_owned(), format!("!{FLAG}\n"));
+    worker.serve(StoreRequest::Save(1, source(2), Arc::new(other)));
+    let without = load(&mut worker, LoadTarget::Source(source(2))).unwrap();
+    assert!(!without.ignores_eviction && !load(&mut worker, content(&without)).unwrap().ignores_eviction);
+}
+
+#[test]
 fn damaged_bytes_are_mended_from_the_checkpoint_if_it_renders_to_them() {
     let (disk, local, rendered) = rendered(&format!("{CA}maxPods: 5\n"));
     let bytes = disk.peek(Path::new(&rendered.path));

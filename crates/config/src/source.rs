@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::bounded;
+
 /// A reference to a ConfigMap as an administrator writes it in `Node.spec.configSource.configMap`.
 ///
 /// Upstream: `ConfigMapNodeConfigSource` (k8s.io/api/core/v1 types.go, v1.20.2); `uid` and
@@ -157,7 +159,7 @@ impl std::str::FromStr for Merge {
         match text {
             "replace" => Ok(Self::Replace),
             "overlay" => Ok(Self::Overlay),
-            other => Err(format!("unknown merge mode {other:?}: use replace or overlay")),
+            other => Err(format!("unknown merge mode {:?}: use replace or overlay", bounded(other, 64))),
         }
     }
 }

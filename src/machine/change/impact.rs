@@ -140,7 +140,9 @@ impl State {
         let [before, after] = self.before_and_after(rendered, version);
         let known = |text: &str| text.parse::<KubeletVersion>().ok()?.known_minor();
         let minor = version.map_or_else(|| self.kubelet_version().and_then(known), KubeletVersion::known_minor);
-        hazard::preview(&before, &Kubelet { config: &after, minor, supplies }, inventory)
+        let old = Kubelet { config: &before, minor, supplies, ignores_eviction: self.running().ignores_eviction };
+        let new = Kubelet { config: &after, ignores_eviction: rendered.ignores_eviction, ..old };
+        hazard::preview(&old, &new, inventory)
     }
 }
 

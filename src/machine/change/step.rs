@@ -133,12 +133,20 @@ impl State {
         self.change = Some(Change::new(None, Stage::Loading(asked), None, self.now));
     }
 
-    /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble.
+    /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble, once no pressure is in the way.
     fn reset_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
         match result {
             Ok(rendered) if self.running().digest.as_ref() != Some(&rendered.digest) => self.accepted(rendered),
+            Err(_) if self.has_come_under_pressure(&self.unloadable()) => self.accepted(self.unloadable()),
             _ => self.record_reset(fx),
         }
+    }
+
+    /// In the place of what cannot be loaded: no kubelet starts with it, so nothing of it ends a pressure.
+    fn unloadable(&self) -> Rendered {
+        let running = self.running();
+        let (effective, ignores_eviction) = (running.effective.clone(), running.ignores_eviction);
+        Rendered { effective, ignores_eviction, ..Rendered::default() }
     }
 
     fn record_reset(&mut self, fx: &mut Vec<Effect>) {

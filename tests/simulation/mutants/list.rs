@@ -232,6 +232,13 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "BTreeSet::new()",
     },
     Mutant {
+        law: Law::NotUnderPressure,
+        name: "a reset does not wait for the end of a pressure",
+        file: "machine/change/step.rs",
+        original: "self.running().digest.as_ref() != Some(&rendered.digest)",
+        mutated: "false",
+    },
+    Mutant {
         law: Law::Courtesy,
         name: "a change waits for as long as there are streams",
         file: "machine/change/good_moment/step.rs",

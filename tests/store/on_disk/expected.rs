@@ -198,6 +198,7 @@ pub fn running_config() -> RunningConfig {
         healthz: Some(HealthzTarget { host: "127.0.0.1".to_owned(), port: 10248 }),
         shadowed: vec!["maxPods (--max-pods)".to_owned()],
         effective: Arc::new(json!({"maxPods": 42, "evictionHard": {"memory.available": "100Mi"}})),
+        ignores_eviction: false,
         runtime: Some(SOCKET.to_owned()),
         signed: None,
     }

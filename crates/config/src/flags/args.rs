@@ -5,6 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::overlay::boolean;
 use super::overrides::FlagOverrides;
 use super::table;
 
@@ -109,6 +110,14 @@ impl KubeletArgs {
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.flags.iter().any(|flag| flag.name == name)
+    }
+
+    /// True if hard eviction thresholds are not kept from what pods may request: a flag without a field
+    /// (cmd/kubelet/app/options/options.go, v1.20.2 to v1.36).
+    #[must_use]
+    pub fn ignores_eviction(&self) -> bool {
+        let flag = self.flags.iter().rev().find(|flag| flag.name == "experimental-allocatable-ignore-eviction");
+        flag.is_some_and(|flag| boolean(flag.value.as_deref().unwrap_or("true")) == Some(true))
     }
 
     /// This command line with a source's flags.

@@ -94,7 +94,7 @@ fn value(kind: Kind, given: &[Option<&str>]) -> Option<Value> {
 }
 
 /// strconv.ParseBool.
-fn boolean(text: &str) -> Option<bool> {
+pub(super) fn boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),

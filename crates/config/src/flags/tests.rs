@@ -22,6 +22,21 @@ fn reads_every_spelling() {
 }
 
 #[test]
+fn whether_eviction_thresholds_are_ignored_for_allocatable() {
+    for (words, ignores) in [
+        ("--v=2", false),
+        ("--experimental-allocatable-ignore-eviction", true),
+        ("--experimental_allocatable_ignore_eviction --v=2", true),
+        ("--experimental-allocatable-ignore-eviction=T", true),
+        ("--experimental-allocatable-ignore-eviction=false", false),
+        ("--experimental-allocatable-ignore-eviction=maybe", false), // no kubelet starts with it
+        ("--experimental-allocatable-ignore-eviction --experimental-allocatable-ignore-eviction=0", false),
+    ] {
+        assert_eq!(args(words).ignores_eviction(), ignores, "{words}");
+    }
+}
+
+#[test]
 fn a_real_run_replaces_every_config_and_strips_the_dynamic_dir() {
     let parsed = args("--config /a --v=2 --dynamic-config-dir /dyn --config=/b");
     assert_eq!(parsed.for_run(Some("/r"), &ConfigDir::Unit), ["--v=2", "--config=/r"]);

@@ -9,7 +9,7 @@ use super::message::bounded;
 use super::table::HazardClass;
 use super::{effective, quantity};
 use crate::pods::{NodeSummary, PodInventory};
-use crate::readmission::allocatable::{of_config, places, reserved, reserved_by, threshold};
+use crate::readmission::allocatable::{kept_for_eviction, of_kubelet, places, reserved, reserved_by};
 use crate::readmission::eviction::{ALLOCATABLE_MEMORY, Crossed, crossed, unmeasured};
 use crate::readmission::{Certainty, Kubelet, Reason, Refusal, refusals, refuses_for};
 
@@ -54,17 +54,16 @@ impl Impact {
     }
 }
 
-/// What it would cost to restart the kubelet that goes by `old` as `new`; empty where the configuration of one of them,
-/// or the node, is not known.
+/// What it would cost to restart the kubelet `old` as `new`; empty where the configuration of one of them, or the node,
+/// is not known.
 #[must_use]
-pub fn preview(old: &Value, new: &Kubelet<'_>, inventory: Option<&PodInventory>) -> Vec<Impact> {
-    if !old.is_object() || !new.config.is_object() {
+pub fn preview(old: &Kubelet<'_>, new: &Kubelet<'_>, inventory: Option<&PodInventory>) -> Vec<Impact> {
+    if !old.config.is_object() || !new.config.is_object() {
         return Vec::new();
     }
-    let old = Kubelet { config: old, ..*new };
     let refused = inventory.map(|inventory| refusals(new, inventory)).unwrap_or_default();
     let evicted: Vec<Refusal> = refused.iter().filter(|refusal| refusal.reason == Reason::Evicted).cloned().collect();
-    let refused_today = inventory.map(|inventory| refusals(&old, inventory)).unwrap_or_default();
+    let refused_today = inventory.map(|inventory| refusals(old, inventory)).unwrap_or_default();
     // Those that the kubelet of today would not refuse for the same.
     let is_new = |refusal: &Refusal| {
         if matches!(refusal.reason, Reason::OutOf(_) | Reason::Preempting(_)) {
@@ -72,11 +71,11 @@ pub fn preview(old: &Value, new: &Kubelet<'_>, inventory: Option<&PodInventory>)
         }
         let pod = inventory.and_then(|inventory| inventory.pods.iter().find(|pod| pod.name == refusal.pod));
         let known = inventory.zip(pod);
-        known.is_some_and(|(inventory, pod)| !refuses_for(&refusal.reason, pod, &old, inventory))
+        known.is_some_and(|(inventory, pod)| !refuses_for(&refusal.reason, pod, old, inventory))
     };
-    let mut impacts = inventory.map(|known| turned_away(&old, new, known, refused, &is_new)).unwrap_or_default();
-    impacts.extend(under_pressure(&old, new, evicted.into_iter().partition(is_new)));
-    impacts.extend(not_measured(&old, new));
+    let mut impacts = inventory.map(|known| turned_away(old, new, known, refused, &is_new)).unwrap_or_default();
+    impacts.extend(under_pressure(old, new, evicted.into_iter().partition(is_new)));
+    impacts.extend(not_measured(old, new));
     impacts
 }
 
@@ -124,7 +123,7 @@ fn blame(
         }
         Reason::OutOf(_) | Reason::Preempting(_) if !is_new(refusal) => anyway(TOO_LITTLE),
         Reason::OutOf(resource) | Reason::Preempting(resource) => {
-            Some(left_for_pods(old.config, new.config, &inventory.node, resource))
+            Some(left_for_pods(old, new, &inventory.node, resource))
         }
         Reason::Evicted => None, // it is told with the threshold
         Reason::SysctlForbidden => by_field(
@@ -181,12 +180,12 @@ fn too_many(old: &Kubelet<'_>, new: &Kubelet<'_>, inventory: &PodInventory) -> (
 }
 
 /// What becomes of the room for pods, and the field to blame for what is lacking of this resource.
-fn left_for_pods(old: &Value, new: &Value, node: &NodeSummary, resource: &str) -> (&'static str, String) {
+fn left_for_pods(old: &Kubelet<'_>, new: &Kubelet<'_>, node: &NodeSummary, resource: &str) -> (&'static str, String) {
     let fields = raised(old, new, node, resource);
     let Some(field) = fields.first() else {
         return (ANY_RESTART, TOO_LITTLE.to_owned());
     };
-    let (before, after) = (of_config(old, node), of_config(new, node));
+    let (before, after) = (of_kubelet(old, node), of_kubelet(new, node));
     let amounts = ["cpu", "memory", "ephemeral-storage"].into_iter().filter_map(|resource| {
         let (before, after) = (*before.get(resource)?, *after.get(resource)?);
         let shown = |amount| if resource == "cpu" { format!("{amount}m") } else { quantity::bytes(amount) };
@@ -200,22 +199,24 @@ fn left_for_pods(old: &Value, new: &Value, node: &NodeSummary, resource: &str) -
 }
 
 /// The fields that take more of this resource than before.
-fn raised(old: &Value, new: &Value, node: &NodeSummary, resource: &str) -> Vec<&'static str> {
+fn raised(old: &Kubelet<'_>, new: &Kubelet<'_>, node: &NodeSummary, resource: &str) -> Vec<&'static str> {
     let capacity = node.capacity.get(resource).and_then(|text| quantity::whole(text)).unwrap_or_default();
     let signal = match resource {
         "memory" => "memory.available",
         "ephemeral-storage" => "nodefs.available",
         _ => "",
     };
-    let takes = |config: &Value, field: &str| match field {
+    let takes = |kubelet: &Kubelet<'_>, field: &str| match field {
         // With it the other two say nothing of CPU.
-        "reservedSystemCPUs" if resource == "cpu" => reserved(config, "cpu"),
+        "reservedSystemCPUs" if resource == "cpu" => reserved(kubelet.config, "cpu"),
         "reservedSystemCPUs" => 0,
-        "evictionHard" => threshold(config, "evictionHard", signal, capacity).unwrap_or_default(),
-        _ => reserved_by(config, field, resource),
+        "evictionHard" => kept_for_eviction(kubelet, signal, capacity),
+        _ => reserved_by(kubelet.config, field, resource),
     };
     let more = |field: &&str| takes(new, field) > takes(old, field);
-    let changes = |field: &&str| effective(old, field) != effective(new, field);
+    // A threshold is kept for the first time where a flag goes that had it ignored.
+    let is_heeded = |field: &str| field == "evictionHard" && old.ignores_eviction;
+    let changes = |field: &&str| is_heeded(field) || effective(old.config, field) != effective(new.config, field);
     let fields = ["reservedSystemCPUs", "kubeReserved", "systemReserved", "evictionHard"];
     fields.into_iter().filter(changes).filter(more).collect()
 }
@@ -226,12 +227,11 @@ fn under_pressure(
     new: &Kubelet<'_>,
     (mut lost, lost_anyway): (Vec<Refusal>, Vec<Refusal>),
 ) -> Vec<Impact> {
-    let before = crossed(old.config, old.supplies);
+    let before = crossed(old);
     // A soft threshold that is crossed is no hard one.
     let was_crossed =
         |one: &Crossed<'_>| before.iter().any(|known| (known.field, known.signal) == (one.field, one.signal));
-    let (standing, newly_crossed): (Vec<_>, Vec<_>) =
-        crossed(new.config, new.supplies).into_iter().partition(was_crossed);
+    let (standing, newly_crossed): (Vec<_>, Vec<_>) = crossed(new).into_iter().partition(was_crossed);
     let mut by_field: Vec<(&'static str, Vec<Crossed<'_>>)> = Vec::new();
     for one in newly_crossed {
         let field = to_blame(&one, old.config, new.config);

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::hazard::{cpus, effective, quantity};
 use crate::pods::{NodeSummary, amount};
+use crate::readmission::Kubelet;
 
 /// Amounts by resource; empty if nothing is known.
 pub(crate) type Amounts = BTreeMap<String, u64>;
@@ -20,10 +21,11 @@ pub(crate) fn of_node(node: &NodeSummary) -> Amounts {
     amounts(&node.allocatable)
 }
 
-/// As a kubelet with this configuration would set it: capacity without reservations and hard eviction thresholds, memory
+/// As this kubelet would set it: capacity without reservations and hard eviction thresholds, memory
 /// without huge pages too (GetNodeAllocatableReservation, pkg/kubelet/cm/node_container_manager_linux.go; `MachineInfo`,
 /// pkg/kubelet/nodestatus/setters.go, v1.20.2 and v1.36). What device plugins and others offer is not the configuration's.
-pub(crate) fn of_config(config: &Value, node: &NodeSummary) -> Amounts {
+pub(crate) fn of_kubelet(kubelet: &Kubelet<'_>, node: &NodeSummary) -> Amounts {
+    let config = kubelet.config;
     let capacity = amounts(&node.capacity);
     let mut left = capacity.clone();
     for (name, amount) in amounts(&node.allocatable).into_iter().filter(|(name, _)| name.contains('/')) {
@@ -31,7 +33,7 @@ pub(crate) fn of_config(config: &Value, node: &NodeSummary) -> Amounts {
     }
     for (resource, signal) in RESERVABLE {
         let Some(all) = left.get_mut(resource) else { continue };
-        let kept = signal.and_then(|signal| threshold(config, "evictionHard", signal, *all)).unwrap_or_default();
+        let kept = signal.map(|signal| kept_for_eviction(kubelet, signal, *all)).unwrap_or_default();
         *all = all.saturating_sub(reserved(config, resource)).saturating_sub(kept);
     }
     let huge: u64 = capacity
@@ -80,6 +82,12 @@ pub(crate) fn reserved(config: &Value, resource: &str) -> u64 {
 pub(crate) fn reserved_by(config: &Value, field: &str, resource: &str) -> u64 {
     let list = effective(config, field);
     list.get(resource).and_then(Value::as_str).and_then(|text| amount(resource, text)).unwrap_or_default()
+}
+
+/// What is kept from pods by a hard eviction threshold, of this capacity (cmd/kubelet/app/server.go, v1.20.2 and v1.36).
+pub(crate) fn kept_for_eviction(kubelet: &Kubelet<'_>, signal: &str, capacity: u64) -> u64 {
+    let kept = threshold(kubelet.config, "evictionHard", signal, capacity).filter(|_| !kubelet.ignores_eviction);
+    kept.unwrap_or_default()
 }
 
 /// An eviction threshold in `evictionHard` or `evictionSoft`, of this capacity.

@@ -48,10 +48,11 @@ enum Pressure {
     Any,
 }
 
-/// What is crossed under this configuration.
-pub(crate) fn crossed<'a>(config: &Value, supplies: &'a Supplies) -> Vec<Crossed<'a>> {
+/// What is crossed for this kubelet.
+pub(crate) fn crossed<'a>(kubelet: &Kubelet<'a>) -> Vec<Crossed<'a>> {
+    let supplies = kubelet.supplies;
     let of = |field: &'static str, (signal, supply): (&'a String, &Supply)| {
-        let threshold = needed(config, field, signal, supply.capacity)?;
+        let threshold = needed(kubelet, field, signal, supply.capacity)?;
         let is_crossed = supply.available < threshold;
         is_crossed.then_some(Crossed { field, signal, available: supply.available, threshold })
     };
@@ -59,14 +60,15 @@ pub(crate) fn crossed<'a>(config: &Value, supplies: &'a Supplies) -> Vec<Crossed
 }
 
 /// How much of it a threshold in this field asks for.
-pub(crate) fn needed(config: &Value, field: &str, signal: &str, capacity: u64) -> Option<u64> {
+fn needed(kubelet: &Kubelet<'_>, field: &str, signal: &str, capacity: u64) -> Option<u64> {
+    let config = kubelet.config;
     if signal != ALLOCATABLE_MEMORY {
         return threshold(config, field, signal, capacity);
     }
     let enforced = effective(config, "enforceNodeAllocatable");
     let is_enforced = enforced.as_array().is_some_and(|all| all.iter().any(|it| it == "pods"));
     // Elsewhere the pods' cgroup is another one than was measured.
-    let is_enforced = is_enforced && effective(config, "cgroupRoot") == "/";
+    let is_enforced = is_enforced && !kubelet.ignores_eviction && effective(config, "cgroupRoot") == "/";
     let kept = reserved(config, "memory");
     let hard = threshold(config, field, "memory.available", capacity.saturating_sub(kept));
     hard.filter(|_| is_enforced && field == "evictionHard").map(|hard| hard.saturating_add(kept))
@@ -96,7 +98,7 @@ fn pressure(crossed: &[Crossed<'_>]) -> Pressure {
 /// Whether the pod is refused as `Evicted`.
 pub(super) fn refuses(pod: &PodSummary, kubelet: &Kubelet<'_>) -> Option<Certainty> {
     let tolerates = || is_tolerated(&pod.tolerations, MEMORY_PRESSURE, "", "NoSchedule");
-    let refused = match pressure(&crossed(kubelet.config, kubelet.supplies)) {
+    let refused = match pressure(&crossed(kubelet)) {
         Pressure::None => false,
         Pressure::Memory => pod.is_best_effort && tolerates() != Some(true),
         Pressure::Any => true,

@@ -14,6 +14,8 @@ pub struct Kubelet<'a> {
     pub minor: Option<u64>,
     /// What the node has left for it.
     pub supplies: &'a Supplies,
+    /// Its hard eviction thresholds are not kept from pods: [`KubeletArgs::ignores_eviction`](crate::flags::KubeletArgs::ignores_eviction).
+    pub ignores_eviction: bool,
 }
 
 /// An amount of something that runs out, as eviction thresholds name it.

@@ -30,7 +30,7 @@ use resources::{Overcommitted, Room};
 /// status has to come back from the API server first). Too little by the former is a loss, at this restart or the next.
 #[must_use]
 pub fn refusals(kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<Refusal> {
-    let mut left = Room::new(allocatable::of_config(kubelet.config, &inventory.node), kubelet.minor);
+    let mut left = Room::new(allocatable::of_kubelet(kubelet, &inventory.node), kubelet.minor);
     let mut now = Room::new(allocatable::of_node(&inventory.node), kubelet.minor);
     let mut overcommitted = Overcommitted::of(kubelet.minor);
     let judge = |pod: &&PodSummary| {

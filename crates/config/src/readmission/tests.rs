@@ -40,7 +40,7 @@ fn told_by(kubelet: &Kubelet<'_>, pods: Vec<PodSummary>, node: NodeSummary) -> V
 static NOTHING_MEASURED: Supplies = Supplies::new();
 
 fn kubelet(config: &Value) -> Kubelet<'_> {
-    Kubelet { config, minor: Some(36), supplies: &NOTHING_MEASURED }
+    Kubelet { config, minor: Some(36), supplies: &NOTHING_MEASURED, ignores_eviction: false }
 }
 
 /// What the labels of now say of one pod.

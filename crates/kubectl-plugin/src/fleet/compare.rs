@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::field_paths::{at, clean, is_spelling, is_within, leaves, settle_paths};
-use kubelet_config::flags::FlagOverrides;
+use kubelet_config::flags::{FlagOverrides, KubeletArgs};
 use kubelet_config::hazard::defaults::{depends_on_node, filled};
 use kubelet_config::hazard::{self, Change, HazardClass, Impact, table};
 use kubelet_config::merge::merge;
@@ -132,8 +132,13 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
     let impacts = if matches!(from.kind, Kind::Running(_)) && !changes.is_empty() {
         let new = with_held(&new, &changes, facts);
         // What is left of memory and disks is known on the node alone.
-        let kubelet = Kubelet { config: &new, minor: minor(from.kind), supplies: &Supplies::new() };
-        hazard::preview(&old, &kubelet, facts.inventory.as_ref())
+        // The flags of a ConfigMap, as far as they are known; the unit's own are not to be seen from here.
+        let [before, after] = [from, to]
+            .map(|side| flags(side).is_some_and(|flags| KubeletArgs::default().with(&flags).ignores_eviction()));
+        let (minor, supplies) = (minor(from.kind), &Supplies::new());
+        let old = Kubelet { config: &old, minor, supplies, ignores_eviction: before };
+        let new = Kubelet { config: &new, ignores_eviction: after, ..old };
+        hazard::preview(&old, &new, facts.inventory.as_ref())
     } else {
         Vec::new()
     };

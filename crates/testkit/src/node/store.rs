@@ -60,6 +60,8 @@ pub struct Store {
     pub policy: PolicyState,
     /// It refuses these.
     pub forbidden: BTreeSet<String>,
+    /// The unit has the kubelet's hard eviction thresholds ignored for what pods may request.
+    pub ignores_eviction: bool,
     /// These are signed.
     pub signed: BTreeMap<String, Signed>,
 }
@@ -316,6 +318,7 @@ impl Node {
             digest: Digest(content),
             healthz: self.healthz.map(|_| HealthzTarget { host: "127.0.0.1".into(), port: 10248 }),
             effective: Arc::new(fields),
+            ignores_eviction: self.store.ignores_eviction,
             problems,
             annotations,
             admission: self.admission(source),

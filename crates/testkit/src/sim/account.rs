@@ -161,6 +161,8 @@ pub struct Account {
     /// Last known good, as far as that is a version, and what was before.
     pub lkg: Option<Proven>,
     pub(super) proven: Vec<Content>,
+    /// It was last known good until a reset that no kubelet was started for yet.
+    pub(super) reset_from: Option<Content>,
     pub(super) evidence: Evidence,
     pub(super) failed: Vec<Failed>,
     /// Contents that were started at some time.

@@ -78,7 +78,8 @@ impl State {
         let unproven = self.records().phase.trial().is_some();
         let accepted = accepts_lost_pods(rendered.annotations.acknowledge.as_deref());
         let [before, after] = self.before_and_after(rendered, None);
-        if before.is_null() || unproven || accepted || changes_pressure(&before, &after) {
+        let by_flag = self.running().ignores_eviction != rendered.ignores_eviction;
+        if before.is_null() || unproven || accepted || by_flag || changes_pressure(&before, &after) {
             return BTreeSet::new();
         }
         self.health.pressure()

@@ -26,12 +26,17 @@ fn inventory(count: usize, cpu: &str, memory: &str) -> PodInventory {
 }
 
 fn foresee(old: &Value, new: &Value, inventory: &PodInventory) -> Vec<Impact> {
-    preview(old, &kubelet(new, &Supplies::new()), Some(inventory))
+    restart(old, &kubelet(new, &Supplies::new()), Some(inventory))
+}
+
+/// Of kubelets that differ in nothing but their configuration.
+fn restart(old: &Value, new: &Kubelet<'_>, inventory: Option<&PodInventory>) -> Vec<Impact> {
+    preview(&Kubelet { config: old, ..*new }, new, inventory)
 }
 
 /// Of a version that has made the first pass of its eviction manager when it admits.
 fn kubelet<'a>(config: &'a Value, supplies: &'a Supplies) -> Kubelet<'a> {
-    Kubelet { config, minor: Some(36), supplies }
+    Kubelet { config, minor: Some(36), supplies, ignores_eviction: false }
 }
 
 #[test]
@@ -122,7 +127,7 @@ fn supplies(of: &[(&str, u64, u64)]) -> Supplies {
 
 /// Each impact as it is told, refused ones first.
 fn evictions(old: &Value, new: &Value, minor: Option<u64>, left: &Supplies) -> [Option<String>; 2] {
-    let impacts = preview(old, &Kubelet { minor, ..kubelet(new, left) }, Some(&four_pods()));
+    let impacts = restart(old, &Kubelet { minor, ..kubelet(new, left) }, Some(&four_pods()));
     let refused = refused_impact(&impacts, None).map(|text| text.split("; move").next().unwrap_or_default().to_owned());
     [refused.map(|text| text.split("; make").next().unwrap_or_default().to_owned()), told_impact(&impacts)]
 }
@@ -279,13 +284,45 @@ fn a_refusal_names_the_pods_and_the_ways_out() {
     assert_eq!(refused_impact(&[], None), None);
 }
 
+/// With the flag a threshold takes nothing from pods, and without it what it takes is its doing.
+#[test]
+fn hard_eviction_thresholds_that_are_not_kept_from_pods() {
+    let supplies = Supplies::new();
+    let [plain, raised] = ["1Mi", "3Gi"].map(|least| json!({"evictionHard": {"memory.available": least}}));
+    let of = |config, ignores_eviction| Kubelet { ignores_eviction, ..kubelet(config, &supplies) };
+    for (old, new, lost) in [
+        (of(&plain, false), of(&raised, false), true),
+        (of(&plain, true), of(&raised, true), false),
+        (of(&raised, true), of(&raised, false), true),
+        (of(&raised, false), of(&raised, true), false),
+    ] {
+        let impacts = preview(&old, &new, Some(&inventory(6, "8", "8Gi")));
+        let told = refused_impact(&impacts, None).unwrap_or_default();
+        assert_eq!(told.contains("evictionHard: what is left for pods would go down: memory from "), lost, "{told}");
+        assert_eq!(impacts.is_empty(), !lost, "{impacts:?}");
+    }
+}
+
+/// Nor is what they use of the rest held against them.
+#[test]
+fn the_threshold_of_what_pods_use_goes_with_the_flag() {
+    let left = supplies(&[("memory.available", 7 << 30, 8 << 30), ("allocatableMemory.available", 2 << 30, 8 << 30)]);
+    let new = json!({"evictionHard": {"memory.available": "3Gi"}});
+    let [heeded, ignored] = [false, true].map(|ignores_eviction| {
+        let new = Kubelet { ignores_eviction, ..kubelet(&new, &left) };
+        restart(&json!({}), &new, Some(&four_pods()))
+    });
+    assert!(refused_impact(&heeded, None).unwrap().contains("would evict pods at once"), "{heeded:?}");
+    assert_eq!(ignored, []);
+}
+
 #[test]
 fn the_unknown_costs_nothing() {
     assert_eq!(
-        preview(&Value::Null, &kubelet(&json!({"maxPods": 1}), &Supplies::new()), Some(&inventory(5, "8", "16Gi"))),
+        restart(&Value::Null, &kubelet(&json!({"maxPods": 1}), &Supplies::new()), Some(&inventory(5, "8", "16Gi"))),
         []
     );
-    assert_eq!(preview(&json!({}), &kubelet(&json!({"maxPods": 1}), &Supplies::new()), None), []);
+    assert_eq!(restart(&json!({}), &kubelet(&json!({"maxPods": 1}), &Supplies::new()), None), []);
     let blind = PodInventory { node: NodeSummary::default(), ..inventory(5, "", "") };
     assert_eq!(foresee(&json!({}), &json!({"kubeReserved": {"cpu": "9"}, "podsPerCore": 1}), &blind), []);
 }
@@ -311,7 +348,7 @@ proptest! {
         }
         let supplies = ["memory.available", "nodefs.available", "pid.available"].map(|signal| (signal.to_owned(), Supply { available, capacity }));
         let supplies = supplies.into();
-        let impacts = preview(&old, &kubelet(&new, &supplies), Some(&inventory));
+        let impacts = restart(&old, &kubelet(&new, &supplies), Some(&inventory));
         if let Some(message) = refused_impact(&impacts, Some("x")) {
             prop_assert!(message.len() < 900, "{} {}", message.len(), message);
         }

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{node, pod, told_by};
+use super::{kubelet, node, pod, told_by};
 use crate::pods::{NodeSummary, PodSummary};
-use crate::readmission::{Kubelet, Supplies};
+use crate::readmission::Kubelet;
 
 /// What becomes of one pod, in short.
 fn of(pod: PodSummary, config: &Value, minor: Option<u64>, node: NodeSummary) -> String {
-    let told = told_by(&Kubelet { config, minor, supplies: &Supplies::new() }, vec![pod], node).pop();
+    let told = told_by(&Kubelet { minor, ..kubelet(config) }, vec![pod], node).pop();
     let told = told.unwrap_or_default();
     told.strip_prefix("d/p1 (").and_then(|told| told.strip_suffix(')')).unwrap_or_default().to_owned()
 }
@@ -160,7 +160,7 @@ fn what_is_not_asked_for_and_was_promised_too_often() {
     };
     let told = |minor| {
         let config = json!({"kubeReserved": {"cpu": "1"}});
-        let kubelet = Kubelet { config: &config, minor, supplies: &Supplies::new() };
+        let kubelet = Kubelet { minor, ..kubelet(&config) };
         let capacity = json!({"cpu": "2", "memory": "4Gi", "pods": "9"});
         told_by(&kubelet, pods(), node(&json!({}), &capacity, &capacity))
     };

@@ -47,8 +47,8 @@ impl Outside {
             let found = self.account.may_be_proven.contains(&None);
             let reset = may_be_reset || self.known_assignment == Assignment::Local || found;
             self.account.check(Law::Earned, self.account.blind, reset, || "nothing is last known good".to_owned());
-            let old = self.account.lkg.take();
-            self.account.proven.extend(old.map(|old| old.content));
+            self.account.reset_from = self.account.lkg.take().map(|old| old.content);
+            self.account.proven.extend(self.account.reset_from);
             return;
         };
         let Some(content) = self.content_of_record(&version) else { return };

@@ -14,14 +14,15 @@ impl Outside {
         self.moments.stopped_under_pressure = was_told && !self.store_lags() && !self.disk_is_ailing();
     }
 
-    /// Law 5: a change waits for the end of a pressure, but for the way back, and if what runs is unproven.
-    pub(super) fn check_pressure(&mut self, path: Option<&str>, content: Content) {
+    /// Law 5: a change waits for the end of a pressure, and so does a reset, but for the way back, and if what runs is unproven.
+    pub(super) fn check_pressure(&mut self, content: Content) {
         let under_pressure = std::mem::take(&mut self.moments.stopped_under_pressure);
-        let own = path.is_none() || self.is_own(content);
         let account = &mut self.account;
-        let excused = own
-            || account.stopped.is_none()
-            || account.ran.is_none_or(|ran| ran == content || !account.is_lkg(ran))
+        let left = account.reset_from.take();
+        let was_local = account.lkg.is_none() && account.last.as_ref().is_some_and(|last| last.path.is_none());
+        let was_lkg = |ran: Content| was_local || account.is_lkg(ran) || left == Some(ran);
+        let excused = account.stopped.is_none()
+            || account.ran.is_none_or(|ran| ran == content || !was_lkg(ran))
             || account.last.as_ref().is_none_or(|last| last.ready_at.is_none())
             || account.was_proven(content)
             || account.pinned.is_some()
