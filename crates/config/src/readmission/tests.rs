@@ -226,7 +226,7 @@ fn every_resource_is_counted() {
             (pod(1, &asks(&json!({"ephemeral-storage": "6Gi"}))), pod(2, &asks(&json!({"ephemeral-storage": "6Gi"}))));
         let inventory = PodInventory { pods: vec![first, second], node: node(&json!({}), &capacity, &json!({})) };
         let config = open();
-        let kubelet = Kubelet { config: &config, minor, supplies: &Supplies::new() };
+        let kubelet = Kubelet { config: &config, minor, supplies: &Supplies::new(), ignores_eviction: false };
         refusals(&kubelet, &inventory).iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     for minor in [None, Some(20), Some(30)] {
