@@ -16,8 +16,10 @@ use kubelet_config::source::{ConfigAnnotations, Source};
 use kubelet_config::status::{self, timestamp};
 
 /// Fields by which the kubelet comes under pressure and out of it: a change of these may be what ends it.
-const PRESSURE_FIELDS: [&str; 15] = [
+const PRESSURE_FIELDS: [&str; 18] = [
     "cgroupRoot",
+    "containerLogMaxFiles",
+    "containerLogMaxSize",
     "enforceNodeAllocatable",
     "evictionHard",
     "evictionMaxPodGracePeriod",
@@ -31,6 +33,7 @@ const PRESSURE_FIELDS: [&str; 15] = [
     "imageMinimumGCAge",
     "kubeReserved",
     "mergeDefaultEvictionSettings",
+    "podPidsLimit",
     "systemReserved",
 ];
 
