@@ -125,6 +125,12 @@ impl Cluster {
         run(Command::new(self.var("KUBECTL")).args(args).env("KUBECONFIG", self.var("KUBECONFIG")))
     }
 
+    /// Waits for a resource definition; `kubectl wait` fails while it has no conditions at all.
+    pub fn await_established(&self, resource: &str) {
+        let wait = ["wait", "--for=condition=Established", resource, "--timeout=60s"];
+        until(&format!("{resource} to be established"), || self.try_kubectl(&wait));
+    }
+
     /// A variable of the cluster's `env` file.
     pub fn var(&self, name: &str) -> &str {
         &self.env[name]

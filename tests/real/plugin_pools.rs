@@ -84,7 +84,7 @@ pub fn install(case: &Case) {
     // Its rules are CEL, which kubectl does not know before 1.23, and API servers of then drop.
     case.kubectl(&["create", "--validate=false", "-f", &format!("{MANIFESTS}/pools/crd.yaml")]);
     case.kubectl(&["apply", "-f", &format!("{MANIFESTS}/pools/rbac.yaml")]);
-    case.kubectl(&["wait", "--for=condition=Established", CRD, "--timeout=60s"]);
+    case.await_established(CRD);
     // A controller of a case before, which was killed, holds it no more.
     case.kubectl(&["-n", "kubelet-config", "delete", "lease", NAME, "--ignore-not-found"]);
 }

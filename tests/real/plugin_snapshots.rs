@@ -266,7 +266,7 @@ fn rollout(plugin: &mut Plugin, map: &str) {
     let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/manifests/pools/crd.yaml");
     let resource = "crd/kubeletconfigpools.kubelet-supervisor.io";
     plugin.case.kubectl(&["create", "--validate=false", "-f", crd]);
-    plugin.case.kubectl(&["wait", "--for=condition=Established", resource, "--timeout=60s"]);
+    plugin.case.await_established(resource);
     plugin.shot(&["rollout", "status"]);
     plugin.shot(&[&["rollout", map], of.as_slice(), &["--name", "first", "--dry-run"]].concat());
     let begin = [&["rollout", map], of.as_slice(), &["--name", "first", "--canaries", "0", "-q"]].concat();

@@ -330,6 +330,20 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         law: Law::NotBlamed,
+        name: "a runtime that goes later is the configuration's affair",
+        file: "machine/trial/suspension.rs",
+        original: "!self.is_attributable(Signal::Runtime)",
+        mutated: "false",
+    },
+    Mutant {
+        law: Law::NotBlamed,
+        name: "an API server that is lost later is the configuration's affair",
+        file: "machine/trial/suspension.rs",
+        original: "!self.is_attributable(Signal::ApiServer)",
+        mutated: "false",
+    },
+    Mutant {
+        law: Law::NotBlamed,
         name: "the runtime is the configuration's affair",
         file: "machine/trial/suspension.rs",
         original: "seen.runtime == Some(false)",
