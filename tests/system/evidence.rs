@@ -182,7 +182,7 @@ fn a_runtime_that_goes_away_later_suspends_the_trial() {
         assert!(is(&rig.status(), "active", &version), "after {exits} exits");
     }
     let text = rig.status_text(&[]).1;
-    assert!(text.contains("suspended, nobody is blamed: the container runtime does not answer"), "{text}");
+    assert!(text.contains("judgement is suspended: the container runtime does not answer"), "{text}");
     let told = |entry: &&Value| entry["reason"] == "KubeletConfigTrialSuspended";
     assert!(rig.history().iter().any(|entry| told(&entry)), "in the history");
     let _runtime = Runtime::start(socket);

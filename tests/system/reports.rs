@@ -30,7 +30,7 @@ fn errors_of_a_configuration_are_in_the_log_with_details() {
     let mut rig = Rig::new();
     rig.up();
     for (name, text, error, details) in [
-        ("cut", "kind: [".to_owned(), LOAD, "unclosed bracket"),
+        ("cut", "kind: [".to_owned(), LOAD, "is never closed"),
         ("invalid", configuration("kubeAPIQPS: -1"), VALIDATE, "KubeAPIQPS"),
         ("killer", killer(), LOAD, "Failed to start ContainerManager"),
     ] {
