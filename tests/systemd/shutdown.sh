@@ -44,7 +44,7 @@ UNIT
 
 after_shutdown() {
     ok "the surroundings did go while the supervisor was there" eval 'cat /suite/surroundings.out && says "^system: stopping" /suite/surroundings.out'
-    ok "judgement was suspended for it" says "nobody is blamed: the system is shutting down" /suite/surroundings.out
+    ok "judgement was suspended for it" says "judgement is suspended: the system is shutting down" /suite/surroundings.out
     ok "there was never more than one kubelet" says "^kubelets: [01]$" /suite/surroundings.out
     ok "the history has no blame" no_blame
     ok "the attempt is as it was" diff <(evidence <$store/state.json) <(evidence </suite/state.before)
