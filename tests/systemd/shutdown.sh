@@ -51,7 +51,7 @@ after_shutdown() {
     ok "and no try is spent" eval 'is "$(tries <$store/state.json)" 0'
     systemctl start api-server && systemctl start kubelet
     ok "what went down comes up: on trial" until_true 60 on_trial
-    ok "and it is that configuration" shows "^Active: *kube-system/pool"
+    ok "and it is that configuration" eval 'shows "^Assigned: *kube-system/pool" && shows "^Active: *as assigned"'
     ok "still no blame" no_blame
     systemctl stop kubelet
 }

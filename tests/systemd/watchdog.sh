@@ -10,7 +10,7 @@ ok "enable" kubelet-supervisor enable -- --trial-duration 2s
 api_server
 ok "start" systemctl start kubelet
 assign "maxPods: 50"
-ok "a configuration is last known good" until_true 60 shows "^Last known good: *kube-system/pool"
+ok "a configuration is last known good" until_true 60 shows "^Last known good: *as assigned"
 pinged() { [ "$(property WatchdogTimestampMonotonic)" -gt "$1" ]; }
 pings() { pinged $(($1 + 6000000)); } # longer than WatchdogSec
 ok "while it pings" until_true 30 pings "$(property WatchdogTimestampMonotonic)"
@@ -28,8 +28,8 @@ ok "it hangs: it is gone, with its supervisor" until_true 30 eval 'gone "$before
 ok "another one is ready" until_true 60 eval 'another_kubelet "$before" && ready'
 ok "there is one kubelet" one_kubelet
 ok "with the same configuration" is "$(sha256sum "$(given)")" "$digest"
-ok "which is active" shows "^Active: *kube-system/pool"
-ok "and last known good" shows "^Last known good: *kube-system/pool"
+ok "which is active" shows "^Active: *as assigned"
+ok "and last known good" shows "^Last known good: *as assigned"
 ok "nothing is marked bad" eval 'kubelet-supervisor status -o json | tr -d " \n" >/tmp/status; says "\"badVersions\":\[\]" /tmp/status'
 ok "the history has no blame" no_blame
 ok "it is watched as the one before" until_true 30 pings "$(property WatchdogTimestampMonotonic)"
