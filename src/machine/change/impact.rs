@@ -51,9 +51,7 @@ impl State {
 
     /// The same if it would cost pods.
     pub(super) fn refuse_impact(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
-        let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
-        let supplies = self.health.supplies();
-        let impacts = self.impacts(rendered, None, inventory, &supplies);
+        let impacts = self.impacts_of_change(rendered);
         let Some((_, why)) = refused_impact(&impacts, rendered) else {
             let told = hazard::told_impact(&impacts);
             self.tell_cost(Some(source), told, rendered, fx);
@@ -66,9 +64,7 @@ impl State {
     /// Tells all that the restart of a reset costs. It is not refused for that: who withdraws an assignment may have no other way
     /// to get rid of it.
     pub(super) fn tell_cost_of_reset(&self, rendered: &Rendered, fx: &mut Vec<Effect>) {
-        let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
-        let impacts = self.impacts(rendered, None, inventory, &self.health.supplies());
-        self.tell_cost(None, hazard::whole_impact(&impacts), rendered, fx);
+        self.tell_cost(None, hazard::whole_impact(&self.impacts_of_change(rendered)), rendered, fx);
     }
 
     /// Tells what a restart costs although nothing refuses it, and that it is not known where pods could not be listed.
@@ -84,9 +80,7 @@ impl State {
 
     /// Pods that any restart may cost, by name: this change is not to blame for them, foreseen or not.
     pub(super) fn lost_to_any_restart(&self, rendered: &Rendered) -> BTreeSet<String> {
-        let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
-        let impacts = self.impacts(rendered, None, inventory, &self.health.supplies());
-        let anyway = impacts.into_iter().filter(Impact::is_of_any_restart);
+        let anyway = self.impacts_of_change(rendered).into_iter().filter(Impact::is_of_any_restart);
         anyway.flat_map(|impact| impact.pods).map(|refusal| refusal.pod).collect()
     }
 
@@ -124,6 +118,12 @@ impl State {
         let acknowledged = rendered.annotations.acknowledge.as_deref();
         let why = bounded_by_policy(hazard::refused(&changes, acknowledged)?, rendered);
         Some((hazard::refused_classes(&changes, acknowledged), why))
+    }
+
+    /// What the restart of the change under way would cost.
+    fn impacts_of_change(&self, rendered: &Rendered) -> Vec<Impact> {
+        let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
+        self.impacts(rendered, None, inventory, &self.health.supplies())
     }
 
     /// What a restart into it would cost, as far as that can be foreseen.
