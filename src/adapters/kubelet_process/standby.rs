@@ -139,9 +139,10 @@ impl Standby {
     }
 
     fn promote(mut self) -> Option<StartedKubelet> {
+        // Before it goes on: what it writes then would be held otherwise until it writes again.
+        self.output.release();
         self.lock.0.unlock().inspect_err(|error| tracing::warn!("the standby kubelet is ended: {error}")).ok()?;
         self.group.0 = None;
-        self.output.release();
         Some(StartedKubelet { child: self.child, relay: Some((self.relay, self.last_lines)) })
     }
 }
