@@ -193,7 +193,7 @@ impl Metrics {
         );
         own.register(
             "change_held",
-            "1 while an accepted change waits for this, else 0: streams, image-pulls, startup-probes, pressure",
+            "1 while an accepted change waits for this, else 0: streams, image-pulls, startup-probes, pressure, lost-pods",
             self.held.clone(),
         );
         own.register(

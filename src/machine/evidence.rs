@@ -274,6 +274,8 @@ pub enum Hold {
     StartupProbes(Vec<String>),
     /// The Node is under pressure.
     Pressure(BTreeSet<NodePressure>),
+    /// Any restart would cost pods; which, and what to do.
+    LostPods(String),
 }
 
 impl Hold {
@@ -285,11 +287,12 @@ impl Hold {
             Self::ImagePulls(_) => "image-pulls",
             Self::StartupProbes(_) => "startup-probes",
             Self::Pressure(_) => "pressure",
+            Self::LostPods(_) => "lost-pods",
         }
     }
 
     /// All labels.
-    pub const LABELS: [&str; 4] = ["streams", "image-pulls", "startup-probes", "pressure"];
+    pub const LABELS: [&str; 5] = ["streams", "image-pulls", "startup-probes", "pressure", "lost-pods"];
 }
 
 impl std::fmt::Display for Hold {
@@ -308,6 +311,7 @@ impl std::fmt::Display for Hold {
                 let conditions: Vec<&str> = conditions.iter().map(|it| it.condition()).collect();
                 write!(f, "the Node has {}", conditions.join(" and "))
             }
+            Self::LostPods(why) => write!(f, "a restart would cost {why}"),
         }
     }
 }

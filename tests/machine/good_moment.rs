@@ -248,6 +248,16 @@ fn pressure_that_the_change_may_end_does_not_hold_it() {
         node.pass(60);
         assert_eq!(node.starts.len() == starts, waits, "{fields} {:?}", node.events());
     }
+    // What runs is the node's own content under another name: it is not on trial for that.
+    let mut node = Node::new();
+    node.same_content.insert("own".to_owned(), "local".to_owned());
+    node.assign("own");
+    node.pressure = [NodePressure::Disk].into();
+    node.pass(20);
+    let starts = node.starts.len();
+    node.assign("b");
+    node.pass(60);
+    assert_eq!(node.starts.len(), starts);
     // It may be the work of what is on trial.
     let mut node = proven();
     node.assign("b");
@@ -324,6 +334,98 @@ fn a_reset_to_a_local_file_that_cannot_be_read_waits_for_the_end_of_a_pressure_t
     node.store.local_torn = true;
     node.step(Input::Node(kubelet_config::assignment::Assignment::Local));
     assert_eq!(node.active(), "");
+}
+
+/// A pod that needs a label that the Node has no longer: any kubelet that starts refuses it.
+fn stray() -> PodInventory {
+    let pod = PodSummary {
+        uid: "db".to_owned(),
+        name: "default/db".to_owned(),
+        phase: "Running".to_owned(),
+        node_selector: json!({"disk": "ssd"}),
+        ..PodSummary::default()
+    };
+    let mut inventory = PodInventory { pods: vec![pod], ..PodInventory::default() };
+    inventory.node.labels = Some([("disk".to_owned(), "hdd".to_owned())].into());
+    inventory
+}
+
+fn labels_of_holds(node: &Node) -> Vec<&'static str> {
+    holds(node).iter().map(Hold::label).collect()
+}
+
+#[test]
+fn it_waits_for_as_long_as_any_restart_would_cost_pods() {
+    for courtesy in ["30s", "0"] {
+        let mut node = proven();
+        node.inventory = stray();
+        node.activity = streams(1);
+        let annotations = ConfigAnnotations { courtesy: Some(courtesy.to_owned()), ..ConfigAnnotations::default() };
+        node.define("b", json!({"syncFrequency": "2m"}), annotations);
+        node.assign("b");
+        assert!(node.until_start(3600).is_none(), "{:?}", node.events());
+        assert_eq!((labels_of_holds(&node), told(&node)), (vec!["lost-pods"], 1));
+        let message = node_status(&node.state).condition.message;
+        assert!(message.starts_with("Waits while a restart would cost pods: their nodeSelector"), "{message}");
+        assert!(
+            message.contains("default/db (NodeAffinity)") && message.contains("acknowledge: \"pods\""),
+            "{message}"
+        );
+        assert!(node.reload() && node.until_start(20).is_none(), "the next supervisor does so as well");
+        // It has gone; pods are asked for every five seconds, and what runs through the kubelet is waited for then.
+        node.inventory.pods.clear();
+        node.pass(6);
+        assert_eq!(labels_of_holds(&node), if courtesy == "0" { vec![] } else { vec!["streams"] });
+        assert_eq!(node.until_start(40).is_some(), courtesy != "0");
+        assert_eq!((node.active(), node.events().contains(&"KubeletConfigRejected")), ("b", false));
+    }
+}
+
+#[test]
+fn lost_pods_hold_only_what_is_for_the_change_to_avoid() {
+    let terminating = |mut inventory: PodInventory| {
+        inventory.pods[0].is_terminating = true;
+        inventory
+    };
+    let unknown = |mut inventory: PodInventory| {
+        inventory.node.labels = None;
+        inventory
+    };
+    // Acknowledged; going anyway; not known.
+    for (inventory, acknowledge) in [(stray(), Some("pods")), (terminating(stray()), None), (unknown(stray()), None)] {
+        let mut node = proven();
+        node.inventory = inventory;
+        let annotations =
+            ConfigAnnotations { acknowledge: acknowledge.map(str::to_owned), ..ConfigAnnotations::default() };
+        node.define("b", json!({"syncFrequency": "2m"}), annotations);
+        node.assign("b");
+        node.pass(1);
+        assert_eq!(node.active(), "b", "{acknowledge:?}");
+    }
+    // What cannot be asked for holds nothing: the pods were listed, and are no longer.
+    let mut node = proven();
+    node.inventory = stray();
+    node.assign("b");
+    node.pass(20);
+    assert_eq!((labels_of_holds(&node), node.active()), (vec!["lost-pods"], "a"));
+    node.lists_pods = false;
+    node.pass(60);
+    assert_eq!(node.active(), "b");
+    // The ways back, by an assignment, an operator, and a reset: there is no ConfigMap to acknowledge it.
+    let ways_back: [fn(&mut Node); 3] = [
+        |node| node.assign("a"),
+        |node| drop(node.operate(Command::Rollback { to: Target::Lkg }).unwrap()),
+        |node| node.step(Input::Node(kubelet_config::assignment::Assignment::Local)),
+    ];
+    for (go_back, runs) in ways_back.into_iter().zip(["a", "a", ""]) {
+        let mut node = proven();
+        node.assign("b");
+        node.pass(20);
+        node.inventory = stray();
+        go_back(&mut node);
+        node.pass(1);
+        assert_eq!(node.active(), runs);
+    }
 }
 
 #[test]

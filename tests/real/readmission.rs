@@ -115,6 +115,13 @@ pub fn foreseen(case: &Case) {
         assert!([&answer, &also].iter().any(|said| said.message.contains(&words)), "{words}: {answer:?} {also:?}");
     }
 
+    case.say("waited for");
+    // By this one no field is to blame for the pod that any restart costs.
+    case.assign(&case.good(&case.id("waits"), &format!("{allowed}\nsyncFrequency: 2m")));
+    supervisor.await_metric("kubelet_supervisor_change_held", "reason=\"lost-pods\"", 1.0);
+    case.await_event("KubeletConfigWaiting", &[&format!("{} (NodeAffinity)", told("label"))]);
+    assert_runs(case, &case.id("label"));
+
     case.say("and so it comes");
     case.assign(&accepts);
     case.await_config(&accepts.source(), &accepts.source(), &accepts.source(), "");

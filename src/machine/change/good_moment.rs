@@ -1,7 +1,10 @@
 //! A good moment: a restart cuts streams short, has images downloaded again and start-up probes begun anew or skipped. A change
 //! that is not urgent waits a while for them to end (the courtesy). And while the Node is under pressure it waits for as long
 //! as that lasts: a kubelet that starts has its first pass of the eviction manager before it admits the pods of the node, and
-//! turns nearly all of them away (pkg/kubelet/eviction/eviction_manager.go, `Admit`, v1.20.2 and v1.36.2).
+//! turns nearly all of them away (pkg/kubelet/eviction/eviction_manager.go, `Admit`, v1.20.2 and v1.36.2). So it does while
+//! any restart would cost pods, unless that is acknowledged.
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -39,8 +42,28 @@ pub(super) struct MomentTimes {
     source: Option<Source>,
     /// The courtesy is counted from then.
     since: Moment,
-    /// It was told that it waits: for something that ends by itself, for the end of a pressure.
-    told: (bool, bool),
+    /// It was told that it waits for this.
+    #[serde(default)]
+    told_of: BTreeSet<Cause>,
+}
+
+/// Why a change waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Cause {
+    /// Something that ends by itself: no longer than the courtesy.
+    Courtesy,
+    Pressure,
+    LostPods,
+}
+
+impl Cause {
+    fn of(holds: &[Hold]) -> Self {
+        match holds {
+            [Hold::Pressure(_), ..] => Self::Pressure,
+            [Hold::LostPods(_), ..] => Self::LostPods,
+            _ => Self::Courtesy,
+        }
+    }
 }
 
 /// A change that waits for a good moment.
@@ -84,6 +107,8 @@ impl Inquiry {
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
         let pause = if self.is_open() { limits::GOOD_MOMENT_PATIENCE } else { limits::GOOD_MOMENT_INTERVAL };
         due.extend(self.asked_at.map(|at| later(at, pause)));
+        let awaits_pods = Cause::of(&self.holds) == Cause::LostPods;
+        due.extend(self.pods_asked_at.filter(|_| awaits_pods).map(|at| later(at, limits::GOOD_MOMENT_POD_INTERVAL)));
         due.extend(self.until);
     }
 
@@ -92,6 +117,16 @@ impl Inquiry {
         let pods = inventory.into_iter().flat_map(|inventory| &inventory.pods);
         let starting = pods.filter(|pod| pod.is_starting && pod.is_live() && !pod.is_terminating);
         self.starting = starting.map(|pod: &PodSummary| pod.name.clone()).collect();
+    }
+
+    /// True if it is time to ask for the pods.
+    fn pods_are_due(&self, now: Moment) -> bool {
+        self.pods_asked_at.is_none_or(|at| now >= later(at, limits::GOOD_MOMENT_POD_INTERVAL))
+    }
+
+    /// It is asked anew what runs.
+    fn forget_activity(&mut self) {
+        (self.asked_at, self.awaits_activity, self.activity) = (None, false, Activity::default());
     }
 
     /// Who has not answered by now knows nothing that would hold the change.

@@ -52,23 +52,23 @@ impl State {
     /// The same if it would cost pods.
     pub(super) fn refuse_impact(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
         let impacts = self.impacts_of_change(rendered);
-        let Some((_, why)) = refused_impact(&impacts, rendered) else {
-            let told = hazard::told_impact(&impacts);
-            self.tell_cost(Some(source), told, rendered, fx);
-            return false;
-        };
+        let Some((_, why)) = refused_impact(&impacts, rendered) else { return false };
         self.refuse(BTreeSet::from([HazardClass::Pods]), source, &why, fx);
         true
     }
 
-    /// Tells all that the restart of a reset costs. It is not refused for that: who withdraws an assignment may have no other way
-    /// to get rid of it.
-    pub(super) fn tell_cost_of_reset(&self, rendered: &Rendered, fx: &mut Vec<Effect>) {
-        self.tell_cost(None, hazard::whole_impact(&self.impacts_of_change(rendered)), rendered, fx);
+    /// What any restart would cost, and nobody acknowledged: a change waits for that to be over.
+    pub(super) fn lost_unless_it_waits(&self, rendered: &Rendered) -> Option<String> {
+        let impacts = self.impacts_of_change(rendered);
+        let why = hazard::held_impact(&impacts, rendered.annotations.acknowledge.as_deref())?;
+        Some(bounded_by_policy(why, rendered))
     }
 
-    /// Tells what a restart costs although nothing refuses it, and that it is not known where pods could not be listed.
-    fn tell_cost(&self, source: Option<&Source>, told: Option<String>, rendered: &Rendered, fx: &mut Vec<Effect>) {
+    /// Tells what a restart costs although nothing refuses it, and that it is not known where pods could not be listed. Of a
+    /// reset that is all: who withdraws an assignment may have no other way to get rid of it.
+    pub(super) fn tell_cost(&self, source: Option<&Source>, rendered: &Rendered, fx: &mut Vec<Effect>) {
+        let impacts = self.impacts_of_change(rendered);
+        let told = if source.is_some() { hazard::told_impact(&impacts) } else { hazard::whole_impact(&impacts) };
         let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
         let unlisted = self.settings.api_server && inventory.is_none() && !self.is_way_back(rendered);
         let unlisted = unlisted

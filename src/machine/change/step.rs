@@ -137,7 +137,7 @@ impl State {
     fn reset_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
         match result {
             Ok(rendered) if self.running().digest.as_ref() != Some(&rendered.digest) => self.accepted(rendered),
-            Err(_) if self.has_come_under_pressure(&self.unloadable()) => self.accepted(self.unloadable()),
+            Err(_) if self.is_moment_lost(None, &self.unloadable()) => self.accepted(self.unloadable()),
             _ => self.record_reset(fx),
         }
     }
@@ -339,11 +339,14 @@ impl State {
             }
             return;
         }
-        if self.restart_missed_turn(&source) || self.has_come_under_pressure(&rendered) {
+        if self.restart_missed_turn(&source) {
             return self.accepted(*rendered);
         }
         if self.refuse_impact(&source, &rendered, fx) {
             return;
+        }
+        if self.is_moment_lost(Some(&source), &rendered) {
+            return self.accepted(*rendered);
         }
         // Right after a boot the kubelet's version was not known when the change was taken up.
         if let Some(why) = self.refused_field_problems(&rendered, None) {
@@ -352,15 +355,16 @@ impl State {
         for line in self.field_problems(&rendered, None) {
             log(fx, Level::Warn, format!("{source}: {line}"));
         }
+        self.tell_cost(Some(&source), &rendered, fx);
         self.record_switch(source, &rendered, fx);
     }
 
     /// A reset needs neither the API server nor anybody's acknowledgement: what it costs is told.
     fn finish_reset(&mut self, rendered: Box<Rendered>, fx: &mut Vec<Effect>) {
-        if self.has_come_under_pressure(&rendered) {
+        if self.is_moment_lost(None, &rendered) {
             return self.accepted(*rendered);
         }
-        self.tell_cost_of_reset(&rendered, fx);
+        self.tell_cost(None, &rendered, fx);
         self.record_reset(fx);
     }
 

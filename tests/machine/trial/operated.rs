@@ -27,7 +27,6 @@ testkit::scenarios!(
     last_known_good_keeps_its_fields_of_no_effect,
     the_way_back_to_last_known_good_needs_no_acknowledgement,
     more_pods_than_places_are_named,
-    what_any_restart_would_cost_refuses_nothing,
     the_kubelets_own_log_is_kept_and_holds_no_secrets,
     what_came_up_while_it_was_weighed_is_not_started_again,
     a_pin_stops_a_switch_that_is_on_its_way,
@@ -313,22 +312,6 @@ fn more_pods_than_places_are_named() {
     node.operate(Command::Retry).unwrap();
     node.pass(5);
     assert_eq!(node.active(), "a", "drained, and asked for again");
-}
-
-/// Any restart would cost them, so a change of anything at all waits for a word.
-fn what_any_restart_would_cost_refuses_nothing() {
-    let mut node = Node::new();
-    node.inventory.node.labels = Some([("disk".to_owned(), "hdd".to_owned())].into());
-    node.inventory.pods = vec![PodSummary {
-        name: "default/db".to_owned(),
-        phase: "Running".to_owned(),
-        node_selector: json!({"disk": "ssd"}),
-        ..PodSummary::default()
-    }];
-    node.define("a", json!({"syncFrequency": "2m"}), ConfigAnnotations::default());
-    node.assign("a");
-    node.pass(5);
-    assert_eq!(node.active(), "a");
 }
 
 fn the_kubelets_own_log_is_kept_and_holds_no_secrets() {

@@ -239,6 +239,13 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "false",
     },
     Mutant {
+        law: Law::CostsNoPods,
+        name: "a change does not wait for pods that any restart would cost",
+        file: "machine/change/good_moment/step.rs",
+        original: "source.and_then(|_| self.lost_unless_it_waits(rendered))",
+        mutated: "None",
+    },
+    Mutant {
         law: Law::Courtesy,
         name: "a change waits for as long as there are streams",
         file: "machine/change/good_moment/step.rs",

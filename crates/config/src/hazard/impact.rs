@@ -23,7 +23,7 @@ const ANY_RESTART: &str = "pods";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impact {
     /// The top-level field that brings it about, and acknowledges it; `pods` if any restart of the kubelet would: nothing is
-    /// refused for that.
+    /// refused for that, but waited for.
     pub field: &'static str,
     /// What would happen.
     pub message: String,
@@ -51,6 +51,12 @@ impl Impact {
     /// refused for it on one Node would be bad for a whole pool, and so would the way back.
     fn refuses(&self) -> bool {
         !self.is_of_any_restart() && self.is_certain
+    }
+
+    /// Any restart would cost pods for all that is known. Where the node is under pressure, that is waited for already.
+    fn holds(&self) -> bool {
+        let is_lost = |refusal: &Refusal| refusal.certainty == Certainty::Refused && refusal.reason != Reason::Evicted;
+        self.is_of_any_restart() && self.pods.iter().any(is_lost)
     }
 }
 
@@ -286,8 +292,23 @@ fn not_measured(old: &Kubelet<'_>, new: &Kubelet<'_>) -> Vec<Impact> {
 /// Why this must not be done yet, unless the annotation's text acknowledges it.
 #[must_use]
 pub fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<String> {
+    open_impact(impacts, acknowledged, Impact::refuses, ", then run kubelet-supervisor retry on the node")
+}
+
+/// What any restart would cost, so that it is to wait, unless the annotation's text acknowledges it.
+#[must_use]
+pub fn held_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<String> {
+    open_impact(impacts, acknowledged, Impact::holds, "")
+}
+
+fn open_impact(
+    impacts: &[Impact],
+    acknowledged: Option<&str>,
+    counts: fn(&Impact) -> bool,
+    afterwards: &str,
+) -> Option<String> {
     let acknowledged = Acknowledged::parse(acknowledged);
-    let is_open = |impact: &&Impact| impact.refuses() && !acknowledged.covers(impact.field, HazardClass::Pods);
+    let is_open = |impact: &&Impact| counts(impact) && !acknowledged.covers(impact.field, HazardClass::Pods);
     let open: Vec<&Impact> = impacts.iter().filter(is_open).collect();
     if open.is_empty() {
         return None;
@@ -300,7 +321,7 @@ pub fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<
         "make room (drain the node)"
     };
     let items = open.iter().map(|impact| describe(impact));
-    Some(bounded(items, &format!("; {move_away}, then run kubelet-supervisor retry on the node, or {advice}")))
+    Some(bounded(items, &format!("; {move_away}{afterwards}, or {advice}")))
 }
 
 /// What is told and refuses nothing: what may be lost and may not, and what any restart would cost.

@@ -1,9 +1,10 @@
 //! The simulated kubelet: comes up, falls ill, dies, lingers, and leaves traces in the cluster.
 
 use kubelet_config::status;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kubelet_config::pods::{PodInventory, PodSummary};
+use kubelet_config::pods::{NodeSummary, PodInventory, PodSummary};
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, Signal};
 use kubelet_supervisor::machine::model::Exit;
 use kubelet_supervisor::machine::{Input, Ticket, limits};
@@ -478,7 +479,7 @@ impl Outside {
         self.renew();
     }
 
-    pub fn pods(&mut self) -> Option<PodInventory> {
+    pub fn pods(&mut self, ticket: Ticket) -> Option<PodInventory> {
         self.observations.note(Signal::Pods, self.answers_queries(), self.now);
         let process = self.process.as_ref();
         let loses = process.is_some_and(|process| process.ready && process.content.behaviour == Behaviour::LosesPods);
@@ -489,8 +490,12 @@ impl Outside {
             reason: if fails { "OutOfpods" } else { "" }.to_owned(),
             ..PodSummary::default()
         };
-        self.answers_queries()
-            .then(|| PodInventory { pods: vec![pod("one", false), pod("two", loses)], ..PodInventory::default() })
+        let pods = vec![pod("one", false), pod("two", loses)];
+        self.answers_queries().then(|| {
+            let stray = self.moments.tell_stray(ticket, self.now);
+            let node = NodeSummary { labels: Some(BTreeMap::new()), ..NodeSummary::default() };
+            PodInventory { pods: pods.into_iter().chain(stray).collect(), node }
+        })
     }
 
     pub fn environment(&mut self, ticket: Ticket) -> Environment {

@@ -42,6 +42,7 @@ pub enum Law {
     EqualCostsNothing,
     NotWhileAway,
     NotUnderPressure,
+    CostsNoPods,
     Courtesy,
     BadStaysBad,
     BadIsDurable,
@@ -73,7 +74,7 @@ pub enum Law {
 pub type Entry = (Law, u64, &'static str);
 
 impl Law {
-    pub const ALL: [Entry; 48] = [
+    pub const ALL: [Entry; 49] = [
         (Self::Runs, 10_000, "law 1: a kubelet runs, but for moments"),
         (Self::RunsInStall, 3_000, "law 1: it does so while the store does not answer"),
         (Self::OneKubelet, 1_000, "law 1: there is one kubelet at a time, and the machine knows which"),
@@ -97,6 +98,7 @@ impl Law {
         (Self::EqualCostsNothing, 6, "law 5: no restart into the content that ran"),
         (Self::NotWhileAway, 9, "law 5: nothing is switched to while the API server is away"),
         (Self::NotUnderPressure, 20, "law 5: nothing is switched to while the node is under pressure"),
+        (Self::CostsNoPods, 20, "law 5: nothing is switched to while any restart would cost pods"),
         (Self::Courtesy, 20, "law 5: a change waits for streams and downloads, and no longer than the courtesy"),
         (Self::BadStaysBad, 30, "what failed is not started again, under whatever name"),
         (Self::BadIsDurable, 20, "what failed is remembered durably"),

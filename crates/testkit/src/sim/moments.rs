@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use kubelet_config::pods::PodSummary;
 use kubelet_config::source::Source;
-use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::{Activity, NodePressure};
+use kubelet_supervisor::machine::{Input, Ticket};
+use serde_json::json;
 
 use super::world::{Coming, Outside, ms};
 
@@ -22,6 +24,12 @@ pub struct Moments {
     pub(super) told: Option<Duration>,
     /// It did when it stopped the kubelet.
     pub(super) stopped_under_pressure: bool,
+    /// Until then a pod is there that needs a label that the Node has no longer: any restart costs it.
+    stray_until: Duration,
+    /// The question for the pods that was asked last, and whether the supervisor knows of such a pod from its answer.
+    asked_for_pods: Option<(Ticket, bool)>,
+    /// It did when it stopped the kubelet.
+    pub(super) stopped_for_a_loss: bool,
     /// What waits for streams and downloads by the supervisor's own account, and since when.
     pub(super) waits: Option<(Source, Duration)>,
 }
@@ -29,6 +37,29 @@ pub struct Moments {
 impl Moments {
     pub fn activity(&self) -> Activity {
         Activity { streams: Some(self.streams), image_pulls: Some(self.image_pulls) }
+    }
+
+    pub fn ask_for_pods(&mut self, ticket: Ticket) {
+        self.asked_for_pods = Some((ticket, false));
+    }
+
+    /// The pod that any restart costs, if it is there; this is the answer to that question.
+    pub fn tell_stray(&mut self, ticket: Ticket, now: Duration) -> Option<PodSummary> {
+        let is_there = now < self.stray_until;
+        if let Some((asked, told)) = &mut self.asked_for_pods {
+            *told = *asked == ticket && is_there;
+        }
+        is_there.then(|| PodSummary {
+            uid: "stray".to_owned(),
+            name: "default/stray".to_owned(),
+            phase: "Running".to_owned(),
+            node_selector: json!({"disk": "ssd"}),
+            ..PodSummary::default()
+        })
+    }
+
+    pub(super) fn knows_of_stray(&self) -> bool {
+        self.asked_for_pods.is_some_and(|(_, told)| told)
     }
 
     /// As the supervisor is told of it now.
@@ -39,9 +70,10 @@ impl Moments {
 }
 
 impl Outside {
-    /// There are streams from now on, and a pressure for so long.
-    pub fn disturb_node(&mut self, streams: u32, image_pulls: u32, pressure: Option<Duration>) {
+    /// There are streams from now on, and a pressure and a pod that any restart costs for so long.
+    pub fn disturb_node(&mut self, streams: u32, image_pulls: u32, pressure: Option<Duration>, stray: Duration) {
         (self.moments.streams, self.moments.image_pulls) = (streams, image_pulls);
+        self.moments.stray_until = self.now + stray;
         if let Some(lasts) = pressure.filter(|_| !self.moments.is_under_pressure) {
             self.moments.is_under_pressure = true;
             if let Some(pid) = self.process.as_ref().filter(|process| process.ready).map(|process| process.pid) {

@@ -244,6 +244,7 @@ impl ports::Cluster for Handle {
         self.0.borrow_mut().schedule_answer(Coming::Lease(ticket));
     }
     fn observe_pods(&mut self, ticket: Ticket) {
+        self.0.borrow_mut().moments.ask_for_pods(ticket);
         self.0.borrow_mut().schedule_answer(Coming::Pods(ticket));
     }
     fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {

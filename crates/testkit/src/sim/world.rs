@@ -228,7 +228,7 @@ impl Outside {
             Coming::Heartbeat(pid, again) => self.heartbeat(pid, again),
             Coming::Lease(ticket) => Some(Input::LeaseObserved(ticket, self.lease())),
             Coming::Fetched(ticket, map) => Some(Input::ConfigMapFetched(ticket, self.fetched(&map))),
-            Coming::Pods(ticket) => Some(Input::PodsObserved(ticket, self.pods())),
+            Coming::Pods(ticket) => Some(Input::PodsObserved(ticket, self.pods(ticket))),
             Coming::Relief => self.relieve(),
             Coming::Activity(ticket) => Some(Input::ActivityObserved(ticket, self.moments.activity())),
             Coming::Environment(ticket) => Some(Input::EnvironmentObserved(ticket, self.environment(ticket))),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::candidate::accepts_lost_pods;
 use super::super::{Change, Stage};
-use super::{Inquiry, MomentTimes, Waiting, message};
+use super::{Cause, Inquiry, MomentTimes, Waiting, message};
 use crate::machine::evidence::{Activity, Hold, NodePressure, Query};
 use crate::machine::io::{Effect, Ticket, log};
 use crate::machine::model::{Moment, Rendered, later};
@@ -51,12 +51,16 @@ impl State {
         if self.is_urgent(&rendered) {
             return self.take_baseline(rendered, fx);
         }
-        let (now, pressure) = (self.now, self.pressure_against(&rendered));
+        let (now, lasting) = (self.now, self.lasting_hold(source.as_ref(), &rendered));
         let times = self.moment_times(source.as_ref());
         let since = times.since;
-        if !pressure.is_empty() {
+        if let Some(lasting) = lasting {
             times.since = now; // the courtesy begins once that is over
-            return self.hold(vec![Hold::Pressure(pressure)], None, fx);
+            self.hold(vec![lasting], None, fx);
+            return self.ask_for_lost_pods(fx);
+        }
+        if let Some(inquiry) = self.inquiry_of_change().filter(|inquiry| inquiry.until.is_none()) {
+            inquiry.holds.clear(); // what lasted is over
         }
         // A reset has nobody's annotation, and is often meant to end something.
         let courtesy = self.courtesy(&rendered.annotations).ok().filter(|_| source.is_some());
@@ -78,7 +82,7 @@ impl State {
     /// What the Node is under, where a change is to wait for the end of that. It does not where the pressure may be the work
     /// of what runs, or of what it changes, or where somebody accepts the loss of pods. Conditions that are not known hold nothing.
     fn pressure_against(&self, rendered: &Rendered) -> BTreeSet<NodePressure> {
-        let unproven = self.records().phase.trial().is_some();
+        let unproven = self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version));
         let accepted = accepts_lost_pods(rendered.annotations.acknowledge.as_deref());
         let [before, after] = self.before_and_after(rendered, None);
         let by_flag = self.running().ignores_eviction != rendered.ignores_eviction;
@@ -88,9 +92,29 @@ impl State {
         self.health.pressure()
     }
 
-    /// True if pressure came while the baseline was waited for.
-    pub(in crate::machine::change) fn has_come_under_pressure(&self, rendered: &Rendered) -> bool {
-        !self.is_urgent(rendered) && !self.pressure_against(rendered).is_empty()
+    /// What it waits for however long that takes. A reset is not held up for what it costs: it has no ConfigMap that could
+    /// acknowledge it.
+    fn lasting_hold(&self, source: Option<&Source>, rendered: &Rendered) -> Option<Hold> {
+        let pressure = self.pressure_against(rendered);
+        if !pressure.is_empty() {
+            return Some(Hold::Pressure(pressure));
+        }
+        source.and_then(|_| self.lost_unless_it_waits(rendered)).map(Hold::LostPods)
+    }
+
+    /// True if there is something of this kind after all, now that the baseline is known.
+    pub(in crate::machine::change) fn is_moment_lost(&self, source: Option<&Source>, rendered: &Rendered) -> bool {
+        !self.is_urgent(rendered) && self.lasting_hold(source, rendered).is_some()
+    }
+
+    /// They may have gone meanwhile.
+    fn ask_for_lost_pods(&mut self, fx: &mut Vec<Effect>) {
+        let now = self.now;
+        let asks = |inquiry: &&mut Inquiry| Cause::of(&inquiry.holds) == Cause::LostPods && inquiry.pods_are_due(now);
+        if let Some(inquiry) = self.inquiry_of_change().filter(asks) {
+            (inquiry.pods_asked_at, inquiry.awaits_pods) = (Some(now), true);
+            self.query(Query::Pods, fx);
+        }
     }
 
     /// True while something runs that the change waits for, or may. It is asked anew every second.
@@ -118,10 +142,8 @@ impl State {
     fn ask_for_activity(&mut self, fx: &mut Vec<Effect>) {
         let (now, pid, runtime) = (self.now, self.pid(), self.runtime_socket());
         let (Some(pid), Some(inquiry)) = (pid, self.inquiry_of_change()) else { return };
-        let is_due = |at: Moment| now >= later(at, limits::GOOD_MOMENT_POD_INTERVAL);
-        let asks_pods = inquiry.pods_asked_at.is_none_or(is_due);
         (inquiry.asked_at, inquiry.awaits_activity) = (Some(now), true);
-        if asks_pods {
+        if inquiry.pods_are_due(now) {
             (inquiry.pods_asked_at, inquiry.awaits_pods) = (Some(now), true);
             self.query(Query::Pods, fx);
         }
@@ -138,16 +160,15 @@ impl State {
 
     /// The change waits for this, and that is told once.
     fn hold(&mut self, holds: Vec<Hold>, until: Option<Moment>, fx: &mut Vec<Effect>) {
-        let why = message(&holds);
+        let (why, cause) = (message(&holds), Cause::of(&holds));
         if let Some(inquiry) = self.inquiry_of_change() {
             if until.is_none() {
-                *inquiry = Inquiry::default(); // it is asked anew after the pressure
+                inquiry.forget_activity();
             }
             (inquiry.holds, inquiry.until) = (holds, until);
         }
-        let Some(MomentTimes { source, told, .. }) = &mut self.pending.good_moment else { return };
-        let told = if until.is_some() { &mut told.0 } else { &mut told.1 };
-        if !std::mem::replace(told, true) {
+        let Some(MomentTimes { source, told_of, .. }) = &mut self.pending.good_moment else { return };
+        if told_of.insert(cause) {
             let until = until.map(|at| timestamp(at.wall_nanos));
             fx.push(Effect::Emit(events::waiting(source.as_ref(), &why, until.as_deref())));
         }
@@ -182,7 +203,7 @@ impl State {
         let now = self.now;
         let times = &mut self.pending.good_moment;
         times.take_if(|times| times.source.as_ref() != source);
-        times.get_or_insert_with(|| MomentTimes { source: source.cloned(), since: now, told: (false, false) })
+        times.get_or_insert_with(|| MomentTimes { source: source.cloned(), since: now, told_of: BTreeSet::new() })
     }
 
     /// The version is switched to, or not asked for any more: if it is ever taken up again, it waits anew.

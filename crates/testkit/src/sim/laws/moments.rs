@@ -9,25 +9,34 @@ use crate::sim::world::{Content, Outside};
 
 impl Outside {
     /// The kubelet is stopped. What was decided right before the supervisor was told of a pressure goes on.
-    pub(super) fn note_pressure_at_stop(&mut self) {
+    pub(super) fn note_moment_at_stop(&mut self) {
         let was_told = self.moments.told.is_some_and(|since| self.now >= since + 2 * UNSEEN);
-        self.moments.stopped_under_pressure = was_told && !self.store_lags() && !self.disk_is_ailing();
+        let is_prompt = !self.store_lags() && !self.disk_is_ailing();
+        self.moments.stopped_under_pressure = was_told && is_prompt;
+        self.moments.stopped_for_a_loss = self.moments.knows_of_stray() && is_prompt;
     }
 
     /// Law 5: a change waits for the end of a pressure, and so does a reset, but for the way back, and if what runs is unproven.
-    pub(super) fn check_pressure(&mut self, content: Content) {
+    /// A change alone waits for pods that any restart would cost.
+    pub(super) fn check_moment(&mut self, path: Option<&str>, content: Content) {
         let under_pressure = std::mem::take(&mut self.moments.stopped_under_pressure);
+        let costs_pods = std::mem::take(&mut self.moments.stopped_for_a_loss);
+        let is_own = path.is_none() || self.own() == content;
         let account = &mut self.account;
         let left = account.reset_from.take();
         let was_local = account.lkg.is_none() && account.last.as_ref().is_some_and(|last| last.path.is_none());
         let was_lkg = |ran: Content| was_local || account.is_lkg(ran) || left == Some(ran);
-        let excused = account.stopped.is_none()
-            || account.ran.is_none_or(|ran| ran == content || !was_lkg(ran))
+        let is_of_proven = account.ran.is_some_and(was_lkg);
+        let is_way_back = account.stopped.is_none()
+            || account.ran.is_none_or(|ran| ran == content)
             || account.last.as_ref().is_none_or(|last| last.ready_at.is_none())
             || account.was_proven(content)
             || account.pinned.is_some()
             || account.is_commanded(self.now);
-        account.check(Law::NotUnderPressure, excused, !under_pressure, || {
+        account.check(Law::CostsNoPods, is_way_back || is_own, !costs_pods, || {
+            format!("{content:?} is switched to, and that costs a pod that is known")
+        });
+        account.check(Law::NotUnderPressure, is_way_back || !is_of_proven, !under_pressure, || {
             format!("{content:?} is switched to, and the Node is under pressure")
         });
     }

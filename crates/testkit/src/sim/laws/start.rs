@@ -39,7 +39,7 @@ impl Outside {
         }
         self.check_away(path, content);
         self.check_tries(content);
-        self.check_pressure(content);
+        self.check_moment(path, content);
         self.check_restart_of_hung(path, content);
         self.check_restart(content);
         self.note_baseline(content);

@@ -13,7 +13,7 @@ const MISLED: Duration = Duration::from_secs(2);
 impl Outside {
     /// Law 5: what is assigned and works is not stopped.
     pub fn check_stop(&mut self) {
-        self.note_pressure_at_stop();
+        self.note_moment_at_stop();
         let Some(process) = &self.process else { return };
         self.account.good_at_stop = Some(self.good_now(Some(process)));
         let content = process.content;
