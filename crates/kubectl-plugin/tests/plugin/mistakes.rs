@@ -15,6 +15,7 @@ fn of_the_way_to_the_cluster() {
     let bench = Bench::new();
     let good = bench.file("unreachable", KUBECONFIG);
     let gone = bench.file("gone", &KUBECONFIG.replace("current-context: x", "current-context: y"));
+    let nobody = bench.file("nobody", &KUBECONFIG.replace("users: [{name: u,", "users: [{name: w,"));
     let none = bench.file("none", &KUBECONFIG.replace("current-context: x", ""));
     let garbage = bench.file("garbage", "clusters: [");
     let absent = bench.path("absent").display().to_string();
@@ -27,6 +28,7 @@ fn of_the_way_to_the_cluster() {
         (&good, &["--context", "z"], format!("--context: the kubeconfig has no context \"z\": {contexts}")),
         (&good, &["--cluster", "z"], "--cluster: the kubeconfig has no cluster \"z\": see `kubectl config get-clusters`".to_owned()),
         (&good, &["--user", "z"], "--user: the kubeconfig has no user \"z\": see `kubectl config get-users`".to_owned()),
+        (&nobody, &[], "its context: the kubeconfig has no user \"u\": see `kubectl config get-users`".to_owned()),
         (&good, &[], "list nodes: the API server cannot be reached: tcp connect error: Connection refused (os error 111); `kubectl config view --minify` shows which one it is, --context chooses another".to_owned()),
     ] {
         let ran = bench.run(&[&["status", "--kubeconfig", kubeconfig], more].concat());
