@@ -152,8 +152,11 @@ impl Tally {
 
     fn note_node(&mut self, node: &Value, at: Instant) -> bool {
         let Some(condition) = ready_condition(node) else { return false };
+        // With the first word of a kubelet that starts it begins: what pods notice comes after that.
+        let was_silent = self.heartbeat == self.heartbeat_before;
         condition["lastHeartbeatTime"].as_str().unwrap_or_default().clone_into(&mut self.heartbeat);
-        self.node.note(condition["status"] == "True", at)
+        let speaks = was_silent && self.heartbeat != self.heartbeat_before;
+        self.node.note(condition["status"] == "True", at) || speaks
     }
 
     fn note_pod(&mut self, pod: &Value, at: Instant) -> bool {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::ByteString;
 use kube::config::{AuthInfo, Cluster, ExecConfig, Kubeconfig};
-use kubelet_config::reported;
+use kubelet_config::{reported, yaml};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -292,8 +292,14 @@ fn parse(text: &[u8]) -> Result<Kubeconfig, String> {
     if text.trim().is_empty() {
         return Err("it is empty".to_owned());
     }
-    // The parser's message may quote a line, and any line can be a secret.
-    Kubeconfig::from_yaml(text).map_err(|error| format!("it is not a kubeconfig{}", parse_position(&chain(&error))))
+    if text.len() > yaml::MAX_BYTES {
+        return Err(format!("it has more than {} bytes", yaml::MAX_BYTES));
+    }
+    // A message may quote a line, and any line can be a secret. By way of JSON, as a YAML parser of its own for kube's types
+    // is one of the largest parts of the program.
+    let unread = |words: &str| format!("it is not a kubeconfig{}", parse_position(words));
+    let document = yaml::parse(text).map_err(|why| unread(&why))?;
+    serde_json::from_value(document.value).map_err(|_| unread(""))
 }
 
 /// Where a parser gave up, from its message.
