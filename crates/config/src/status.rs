@@ -215,7 +215,8 @@ impl ConditionReason {
     }
 }
 
-/// How the message of a condition begins whose change waits for as long as the Node is under pressure.
+/// How the message of a condition begins whose change waits for as long as it takes: for the end of a pressure, or until any
+/// restart would cost no pod.
 pub const WAITS_WHILE: &str = "Waits while ";
 
 /// The Node annotation that holds the status where `status.config` is not kept, and beside it

@@ -73,6 +73,7 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
     let counts = members.counts(Some(update), pool.spec.rollout.proof);
     let reset = if has_news { Vec::new() } else { rollout.resets(moving) };
     let preflighted = if is_new { rollout.preflighted(&state) } else { Preflighted::NotAsked };
+    let state = state.with_waiting(&members.waiting());
     report::fill(&mut status, &counts, &state, &preflighted, cluster.now);
     Decision {
         next: rollout.next_timeout(&status).into_iter().chain(next).min(),

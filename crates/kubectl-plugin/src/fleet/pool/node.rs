@@ -111,7 +111,7 @@ pub(crate) struct PoolNode {
     pub(crate) cordoned_by: Option<String>,
     /// An operator on the Node lets no change in.
     pub(crate) held: bool,
-    /// It waits for as long as its Node is under pressure: that is held against no revision.
+    /// It waits for as long as it takes, for the end of a pressure or until no pod would be lost: that is held against no revision.
     pub(crate) waits: bool,
     /// Somebody is there who answers.
     pub(crate) has_supervisor: bool,

@@ -51,8 +51,8 @@ pub(crate) enum PoolState {
     Failed { reason: &'static str, revision: String, message: String },
     /// Another pool selects one of its Nodes.
     Conflict { node: String, pool: String },
-    /// One of these, while Nodes are being drained, or cannot be.
-    WithDrains { of: Box<PoolState>, drains: String },
+    /// One of these, and what else there is to say: which Nodes are being drained, or cannot be, and which wait.
+    WithNotes { of: Box<PoolState>, notes: String },
 }
 
 /// What keeps a pool's Nodes from going on.
@@ -150,13 +150,22 @@ impl PoolState {
         let going = (!going.is_empty()).then(|| format!("; being drained: {}", listed(going)));
         let is_said = matches!(self, Self::Blocked { by: Blocker::Drain(_), .. });
         let undrained = undrained.filter(|_| !is_said).map(|by| format!("; {}", by.message()));
-        let drains: String = going.into_iter().chain(undrained).collect();
-        if drains.is_empty() { self } else { Self::WithDrains { of: Box::new(self), drains } }
+        self.with(going.into_iter().chain(undrained).collect())
+    }
+
+    /// These wait on the node for as long as it takes.
+    pub(crate) fn with_waiting(self, nodes: &[String]) -> Self {
+        let waiting = || format!("; waiting (`kubectl kubelet-config status` says for what): {}", listed(nodes));
+        self.with(if nodes.is_empty() { String::new() } else { waiting() })
+    }
+
+    fn with(self, notes: String) -> Self {
+        if notes.is_empty() { self } else { Self::WithNotes { of: Box::new(self), notes } }
     }
 
     fn reason(&self) -> &'static str {
         match self {
-            Self::WithDrains { of, .. } => of.reason(),
+            Self::WithNotes { of, .. } => of.reason(),
             Self::Invalid(fault) => fault.reason,
             Self::NoNodes => "NoNodes",
             Self::Complete => "Complete",
@@ -175,7 +184,7 @@ impl PoolState {
 
     fn message(&self) -> String {
         match self {
-            Self::WithDrains { of, drains } => format!("{}{drains}", of.message()),
+            Self::WithNotes { of, notes } => format!("{}{notes}", of.message()),
             Self::Invalid(fault) => fault.message.clone(),
             Self::NoNodes => "spec.nodeSelector selects no Node".to_owned(),
             Self::Complete => "all Nodes have the revision".to_owned(),
@@ -206,7 +215,7 @@ impl PoolState {
 
     fn kstatus(&self) -> KStatus {
         match self {
-            Self::WithDrains { of, .. } => of.kstatus(),
+            Self::WithNotes { of, .. } => of.kstatus(),
             Self::Complete | Self::NoNodes => KStatus::Current,
             Self::Preflighting { .. }
             | Self::Canaries { .. }

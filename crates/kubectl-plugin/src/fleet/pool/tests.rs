@@ -462,6 +462,19 @@ fn a_control_plane_that_hangs_does_not_wait_for_itself() {
 }
 
 #[test]
+fn nodes_that_wait_for_as_long_as_it_takes_are_named() {
+    let mut world = World::new(3, json!({}));
+    world.prove_all();
+    world.set(json!({"kubeletConfiguration": {"maxPods": 61}}));
+    let canary = world.settle().remove(0);
+    world.at(&canary).waits = true;
+    world.settle();
+    let ready = world.status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
+    let waits = format!("waiting (`kubectl kubelet-config status` says for what): {canary}");
+    assert!(ready.message.ends_with(&waits), "{}", ready.message);
+}
+
+#[test]
 fn control_planes_on_trial_are_waited_for() {
     let mut world = control_planes(json!({"rollout": {"canaries": 0, "maxUnavailable": "100%", "proof": "Active"}}));
     let first = world.settle().remove(0);

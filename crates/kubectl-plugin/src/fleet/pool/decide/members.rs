@@ -68,6 +68,11 @@ impl<'a> Members<'a> {
         counts
     }
 
+    /// Names of those that wait for as long as it takes.
+    pub(super) fn waiting(&self) -> Vec<String> {
+        self.own.iter().filter(|node| node.waits).map(|node| node.name.clone()).collect()
+    }
+
     pub(super) fn draining<'b>(&'b self, cluster: &'b Cluster<'_>, update: &'b RevisionTarget<'_>) -> Draining<'b> {
         let Pool { name, spec, status, .. } = self.pool;
         // What all Nodes had needs no proof.
