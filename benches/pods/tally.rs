@@ -152,7 +152,7 @@ impl Tally {
 
     fn note_node(&mut self, node: &Value, at: Instant) -> bool {
         let Some(condition) = ready_condition(node) else { return false };
-        // With the first word of a kubelet that starts it begins: what pods notice comes after that.
+        // The first heartbeat of the next kubelet counts as a change: what pods notice comes after it.
         let was_silent = self.heartbeat == self.heartbeat_before;
         condition["lastHeartbeatTime"].as_str().unwrap_or_default().clone_into(&mut self.heartbeat);
         let speaks = was_silent && self.heartbeat != self.heartbeat_before;

@@ -193,7 +193,7 @@ impl Metrics {
         );
         own.register(
             "change_held",
-            "1 while an accepted change waits for this, else 0: streams, image-pulls, startup-probes, pressure, lost-pods",
+            "1 while an accepted change waits for this, else 0: streams, image-pulls, startup-probes, pressure, pods-lost",
             self.held.clone(),
         );
         own.register(

@@ -111,6 +111,9 @@ impl Change {
     pub(super) fn note_pods(&mut self, inventory: Option<PodInventory>) {
         if let Stage::GoodMoment(_, inquiry) = &mut self.stage {
             inquiry.note_pods(inventory.as_ref());
+            if inventory.is_none() && inquiry.is_for_pods() {
+                return; // a list that fails does not say that they are gone
+            }
         }
         self.inventory = inventory;
     }

@@ -274,8 +274,8 @@ pub enum Hold {
     StartupProbes(Vec<String>),
     /// The Node is under pressure.
     Pressure(BTreeSet<NodePressure>),
-    /// Any restart would cost pods; which, and what to do.
-    LostPods(String),
+    /// Any restart would cost these pods (with the kubelet's reason); what to write where to accept that, if it can be.
+    PodsLost(Vec<String>, Option<&'static str>),
 }
 
 impl Hold {
@@ -287,12 +287,12 @@ impl Hold {
             Self::ImagePulls(_) => "image-pulls",
             Self::StartupProbes(_) => "startup-probes",
             Self::Pressure(_) => "pressure",
-            Self::LostPods(_) => "lost-pods",
+            Self::PodsLost(..) => "pods-lost",
         }
     }
 
     /// All labels.
-    pub const LABELS: [&str; 5] = ["streams", "image-pulls", "startup-probes", "pressure", "lost-pods"];
+    pub const LABELS: [&str; 5] = ["streams", "image-pulls", "startup-probes", "pressure", "pods-lost"];
 }
 
 impl std::fmt::Display for Hold {
@@ -311,7 +311,17 @@ impl std::fmt::Display for Hold {
                 let conditions: Vec<&str> = conditions.iter().map(|it| it.condition()).collect();
                 write!(f, "the Node has {}", conditions.join(" and "))
             }
-            Self::LostPods(why) => write!(f, "a restart would cost {why}"),
+            Self::PodsLost(pods, acknowledged_by) => {
+                // A pod's name may have 253 characters, its namespace 63.
+                let named = pods.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
+                let more = pods.len().saturating_sub(3);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                write!(f, "any restart would cost pods (move them away")?;
+                if let Some(how) = acknowledged_by {
+                    write!(f, ", or accept it: {how}")?;
+                }
+                write!(f, "): {named}{more}")
+            }
         }
     }
 }

@@ -134,6 +134,8 @@ pub const COURTESY_MAX: Duration = Duration::from_secs(3600);
 pub(crate) const GOOD_MOMENT_INTERVAL: Duration = Duration::from_secs(1);
 /// ... its pods so often: each query is a list at the API server ...
 pub(crate) const GOOD_MOMENT_POD_INTERVAL: Duration = Duration::from_secs(5);
+/// ... and where a change waits for pods to go, for as long as that takes, so often: longer than such a query may take ...
+pub(crate) const LOST_PODS_INTERVAL: Duration = Duration::from_secs(10);
 /// ... and who has not answered by then knows nothing that would hold the change.
 pub const GOOD_MOMENT_PATIENCE: Duration = Duration::from_secs(3);
 

@@ -364,17 +364,15 @@ fn it_waits_for_as_long_as_any_restart_would_cost_pods() {
         node.define("b", json!({"syncFrequency": "2m"}), annotations);
         node.assign("b");
         assert!(node.until_start(3600).is_none(), "{:?}", node.events());
-        assert_eq!((labels_of_holds(&node), told(&node)), (vec!["lost-pods"], 1));
+        assert_eq!((labels_of_holds(&node), told(&node)), (vec!["pods-lost"], 1));
         let message = node_status(&node.state).condition.message;
-        assert!(message.starts_with("Waits while a restart would cost pods: their nodeSelector"), "{message}");
-        assert!(
-            message.contains("default/db (NodeAffinity)") && message.contains("acknowledge: \"pods\""),
-            "{message}"
-        );
+        let told = "Waits while any restart would cost pods (move them away, or accept it: annotation \
+                    kubelet-supervisor.io/acknowledge: pods): default/db (NodeAffinity): ";
+        assert!(message.starts_with(told), "{message}");
         assert!(node.reload() && node.until_start(20).is_none(), "the next supervisor does so as well");
-        // It has gone; pods are asked for every five seconds, and what runs through the kubelet is waited for then.
+        // It has gone; pods are asked for every ten seconds, and what runs through the kubelet is waited for then.
         node.inventory.pods.clear();
-        node.pass(6);
+        node.pass(11);
         assert_eq!(labels_of_holds(&node), if courtesy == "0" { vec![] } else { vec!["streams"] });
         assert_eq!(node.until_start(40).is_some(), courtesy != "0");
         assert_eq!((node.active(), node.events().contains(&"KubeletConfigRejected")), ("b", false));
@@ -382,7 +380,7 @@ fn it_waits_for_as_long_as_any_restart_would_cost_pods() {
 }
 
 #[test]
-fn lost_pods_hold_only_what_is_for_the_change_to_avoid() {
+fn pods_lost_to_any_restart_hold_only_what_can_be_acknowledged_and_is_known() {
     let terminating = |mut inventory: PodInventory| {
         inventory.pods[0].is_terminating = true;
         inventory
@@ -402,15 +400,29 @@ fn lost_pods_hold_only_what_is_for_the_change_to_avoid() {
         node.pass(1);
         assert_eq!(node.active(), "b", "{acknowledge:?}");
     }
-    // What cannot be asked for holds nothing: the pods were listed, and are no longer.
+    // What was never listed holds nothing. A list that fails does not say that they are gone.
+    let mut node = proven();
+    (node.inventory, node.lists_pods) = (stray(), false);
+    node.assign("b");
+    node.pass(1);
+    assert_eq!(node.active(), "b");
     let mut node = proven();
     node.inventory = stray();
     node.assign("b");
     node.pass(20);
-    assert_eq!((labels_of_holds(&node), node.active()), (vec!["lost-pods"], "a"));
     node.lists_pods = false;
     node.pass(60);
-    assert_eq!(node.active(), "b");
+    assert_eq!((labels_of_holds(&node), node.active()), (vec!["pods-lost"], "a"));
+    // What the change would cost itself refuses it, so that nobody accepts with the one what was not named.
+    let mut node = proven();
+    node.inventory = stray();
+    let fits = |name: &str| PodSummary { name: name.to_owned(), node_selector: Value::Null, ..stray().pods[0].clone() };
+    node.inventory.pods.extend([fits("default/web"), fits("default/worker")]);
+    node.define("b", json!({"maxPods": 1}), ConfigAnnotations::default());
+    node.assign("b");
+    node.pass(5);
+    let message = node.message("KubeletConfigRejected");
+    assert!(message.contains("default/worker (OutOfpods)"), "{message}");
     // The ways back, by an assignment, an operator, and a reset: there is no ConfigMap to acknowledge it.
     let ways_back: [fn(&mut Node); 3] = [
         |node| node.assign("a"),

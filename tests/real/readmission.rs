@@ -118,7 +118,7 @@ pub fn foreseen(case: &Case) {
     case.say("waited for");
     // By this one no field is to blame for the pod that any restart costs.
     case.assign(&case.good(&case.id("waits"), &format!("{allowed}\nsyncFrequency: 2m")));
-    supervisor.await_metric("kubelet_supervisor_change_held", "reason=\"lost-pods\"", 1.0);
+    supervisor.await_metric("kubelet_supervisor_change_held", "reason=\"pods-lost\"", 1.0);
     case.await_event("KubeletConfigWaiting", &[&format!("{} (NodeAffinity)", told("label"))]);
     assert_runs(case, &case.id("label"));
 

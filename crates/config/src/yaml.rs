@@ -1,5 +1,5 @@
 //! YAML as the kubelet reads it: whatever a configuration is made of is read here. (The plugin writes YAML with the same
-//! crate; the plugin reads its kubeconfig by kube; the stand-in kubelet of the tests has a reading of its own.)
+//! crate, and reads its kubeconfig by kube; the stand-in kubelet of the tests has a reading of its own.)
 //!
 //! The kubelet parses with sigs.k8s.io/yaml: YAML 1.1 booleans and octals, duplicate keys refused
 //! by the strict pass and accepted (last wins) by the lenient one.

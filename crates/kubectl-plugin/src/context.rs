@@ -62,12 +62,18 @@ impl Options {
     /// kube would go on without credentials.
     fn check_user(&self, kubeconfig: &Kubeconfig) -> Result<(), Failure> {
         let context = self.context.as_ref().or(kubeconfig.current_context.as_ref());
-        let context = kubeconfig.contexts.iter().find(|known| Some(&known.name) == context);
-        let of_context = context.and_then(|known| known.context.as_ref()?.user.as_ref());
-        let Some(user) = self.user.as_ref().or(of_context.filter(|user| !user.is_empty())) else { return Ok(()) };
+        let (named_by, user) = match (&self.user, context) {
+            (Some(user), _) => ("--user".to_owned(), user),
+            (None, Some(context)) => {
+                let known = kubeconfig.contexts.iter().find(|known| known.name == *context);
+                let user = known.and_then(|known| known.context.as_ref()?.user.as_ref());
+                let Some(user) = user.filter(|user| !user.is_empty()) else { return Ok(()) };
+                (format!("context {context:?}"), user)
+            }
+            (None, None) => return Ok(()),
+        };
         let known = kubeconfig.auth_infos.iter().any(|known| known.name == *user);
         known.then_some(()).ok_or_else(|| {
-            let named_by = if self.user.is_some() { "--user" } else { "its context" };
             Failure::new(format!("{named_by}: the kubeconfig has no user {user:?}: see `kubectl config get-users`"))
         })
     }

@@ -295,8 +295,8 @@ fn parse(text: &[u8]) -> Result<Kubeconfig, String> {
     if text.len() > yaml::MAX_BYTES {
         return Err(format!("it has more than {} bytes", yaml::MAX_BYTES));
     }
-    // A message may quote a line, and any line can be a secret. By way of JSON, as a YAML parser of its own for kube's types
-    // is one of the largest parts of the program.
+    // A message may quote a line, and any line can be a secret. By way of JSON: code that reads YAML into kube's types would be
+    // one of the largest parts of the program.
     let unread = |words: &str| format!("it is not a kubeconfig{}", parse_position(words));
     let document = yaml::parse(text).map_err(|why| unread(&why))?;
     serde_json::from_value(document.value).map_err(|_| unread(""))

@@ -139,7 +139,7 @@ impl Standby {
     }
 
     fn promote(mut self) -> Option<StartedKubelet> {
-        // Before it goes on: what it writes then would be held otherwise until it writes again.
+        // First: what is held is passed on with what comes next, and a kubelet may write nothing for long once it has gone on.
         self.output.release();
         self.lock.0.unlock().inspect_err(|error| tracing::warn!("the standby kubelet is ended: {error}")).ok()?;
         self.group.0 = None;

@@ -1,8 +1,8 @@
 //! A good moment: a restart cuts streams short, has images downloaded again and start-up probes begun anew or skipped. A change
 //! that is not urgent waits a while for them to end (the courtesy). And while the Node is under pressure it waits for as long
 //! as that lasts: a kubelet that starts has its first pass of the eviction manager before it admits the pods of the node, and
-//! turns nearly all of them away (pkg/kubelet/eviction/eviction_manager.go, `Admit`, v1.20.2 and v1.36.2). So it does while
-//! any restart would cost pods, unless that is acknowledged.
+//! turns nearly all of them away (pkg/kubelet/eviction/eviction_manager.go, `Admit`, v1.20.2 and v1.36.2). A change also waits
+//! while any restart would cost pods, unless that is acknowledged.
 
 use std::collections::BTreeSet;
 
@@ -53,14 +53,14 @@ enum Cause {
     /// Something that ends by itself: no longer than the courtesy.
     Courtesy,
     Pressure,
-    LostPods,
+    PodsLost,
 }
 
 impl Cause {
     fn of(holds: &[Hold]) -> Self {
         match holds {
             [Hold::Pressure(_), ..] => Self::Pressure,
-            [Hold::LostPods(_), ..] => Self::LostPods,
+            [Hold::PodsLost(..), ..] => Self::PodsLost,
             _ => Self::Courtesy,
         }
     }
@@ -100,6 +100,11 @@ impl Inquiry {
         !self.holds.is_empty()
     }
 
+    /// Any restart would cost pods.
+    pub(super) fn is_for_pods(&self) -> bool {
+        Cause::of(&self.holds) == Cause::PodsLost
+    }
+
     fn is_open(&self) -> bool {
         self.awaits_activity || self.awaits_pods
     }
@@ -107,8 +112,7 @@ impl Inquiry {
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
         let pause = if self.is_open() { limits::GOOD_MOMENT_PATIENCE } else { limits::GOOD_MOMENT_INTERVAL };
         due.extend(self.asked_at.map(|at| later(at, pause)));
-        let awaits_pods = Cause::of(&self.holds) == Cause::LostPods;
-        due.extend(self.pods_asked_at.filter(|_| awaits_pods).map(|at| later(at, limits::GOOD_MOMENT_POD_INTERVAL)));
+        due.extend(self.pods_asked_at.filter(|_| self.is_for_pods()).map(|at| later(at, limits::LOST_PODS_INTERVAL)));
         due.extend(self.until);
     }
 
@@ -121,7 +125,8 @@ impl Inquiry {
 
     /// True if it is time to ask for the pods.
     fn pods_are_due(&self, now: Moment) -> bool {
-        self.pods_asked_at.is_none_or(|at| now >= later(at, limits::GOOD_MOMENT_POD_INTERVAL))
+        let interval = if self.is_for_pods() { limits::LOST_PODS_INTERVAL } else { limits::GOOD_MOMENT_POD_INTERVAL };
+        self.pods_asked_at.is_none_or(|at| now >= later(at, interval))
     }
 
     /// It is asked anew what runs.

@@ -50,25 +50,26 @@ impl State {
     }
 
     /// The same if it would cost pods.
-    pub(super) fn refuse_impact(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
-        let impacts = self.impacts_of_change(rendered);
-        let Some((_, why)) = refused_impact(&impacts, rendered) else { return false };
+    pub(super) fn refuse_impact(
+        &mut self,
+        source: &Source,
+        rendered: &Rendered,
+        impacts: &[Impact],
+        fx: &mut Vec<Effect>,
+    ) -> bool {
+        let Some((_, why)) = refused_impact(impacts, rendered) else { return false };
         self.refuse(BTreeSet::from([HazardClass::Pods]), source, &why, fx);
         true
     }
 
-    /// What any restart would cost, and nobody acknowledged: a change waits for that to be over.
-    pub(super) fn lost_unless_it_waits(&self, rendered: &Rendered) -> Option<String> {
-        let impacts = self.impacts_of_change(rendered);
-        let why = hazard::held_impact(&impacts, rendered.annotations.acknowledge.as_deref())?;
-        Some(bounded_by_policy(why, rendered))
-    }
-
-    /// Tells what a restart costs although nothing refuses it, and that it is not known where pods could not be listed. Of a
-    /// reset that is all: who withdraws an assignment may have no other way to get rid of it.
-    pub(super) fn tell_cost(&self, source: Option<&Source>, rendered: &Rendered, fx: &mut Vec<Effect>) {
-        let impacts = self.impacts_of_change(rendered);
-        let told = if source.is_some() { hazard::told_impact(&impacts) } else { hazard::whole_impact(&impacts) };
+    /// Tells what a restart costs although nothing refuses it, and that it is not known where pods could not be listed.
+    pub(super) fn tell_cost(
+        &self,
+        source: Option<&Source>,
+        told: Option<String>,
+        rendered: &Rendered,
+        fx: &mut Vec<Effect>,
+    ) {
         let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
         let unlisted = self.settings.api_server && inventory.is_none() && !self.is_way_back(rendered);
         let unlisted = unlisted
@@ -121,7 +122,7 @@ impl State {
     }
 
     /// What the restart of the change under way would cost.
-    fn impacts_of_change(&self, rendered: &Rendered) -> Vec<Impact> {
+    pub(super) fn impacts_of_change(&self, rendered: &Rendered) -> Vec<Impact> {
         let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
         self.impacts(rendered, None, inventory, &self.health.supplies())
     }

@@ -11,6 +11,7 @@ use crate::machine::sync::Resolution;
 use crate::machine::{Counter, Level, State, limits};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
+use kubelet_config::hazard;
 use kubelet_config::source::{Payload, Source};
 use kubelet_config::status;
 use std::sync::Arc;
@@ -137,7 +138,7 @@ impl State {
     fn reset_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
         match result {
             Ok(rendered) if self.running().digest.as_ref() != Some(&rendered.digest) => self.accepted(rendered),
-            Err(_) if self.is_moment_lost(None, &self.unloadable()) => self.accepted(self.unloadable()),
+            Err(_) if self.has_lasting_hold(None, &self.unloadable(), &[]) => self.accepted(self.unloadable()),
             _ => self.record_reset(fx),
         }
     }
@@ -342,10 +343,11 @@ impl State {
         if self.restart_missed_turn(&source) {
             return self.accepted(*rendered);
         }
-        if self.refuse_impact(&source, &rendered, fx) {
+        let impacts = self.impacts_of_change(&rendered);
+        if self.refuse_impact(&source, &rendered, &impacts, fx) {
             return;
         }
-        if self.is_moment_lost(Some(&source), &rendered) {
+        if self.has_lasting_hold(Some(&source), &rendered, &impacts) {
             return self.accepted(*rendered);
         }
         // Right after a boot the kubelet's version was not known when the change was taken up.
@@ -355,16 +357,17 @@ impl State {
         for line in self.field_problems(&rendered, None) {
             log(fx, Level::Warn, format!("{source}: {line}"));
         }
-        self.tell_cost(Some(&source), &rendered, fx);
+        self.tell_cost(Some(&source), hazard::told_impact(&impacts), &rendered, fx);
         self.record_switch(source, &rendered, fx);
     }
 
-    /// A reset needs neither the API server nor anybody's acknowledgement: what it costs is told.
+    /// A reset needs neither the API server nor anybody's acknowledgement: who withdraws an assignment may have no other way to
+    /// get rid of it. All that it costs is told.
     fn finish_reset(&mut self, rendered: Box<Rendered>, fx: &mut Vec<Effect>) {
-        if self.is_moment_lost(None, &rendered) {
+        if self.has_lasting_hold(None, &rendered, &[]) {
             return self.accepted(*rendered);
         }
-        self.tell_cost(None, &rendered, fx);
+        self.tell_cost(None, hazard::whole_impact(&self.impacts_of_change(&rendered)), &rendered, fx);
         self.record_reset(fx);
     }
 

@@ -242,8 +242,22 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::CostsNoPods,
         name: "a change does not wait for pods that any restart would cost",
         file: "machine/change/good_moment/step.rs",
-        original: "source.and_then(|_| self.lost_unless_it_waits(rendered))",
+        original: "pods_lost(source?, rendered, impacts)",
         mutated: "None",
+    },
+    Mutant {
+        law: Law::Courtesy,
+        name: "a change that waits for pods to go does not ask for them again",
+        file: "machine/change/good_moment/step.rs",
+        original: "return self.ask_for_pods(fx);",
+        mutated: "return;",
+    },
+    Mutant {
+        law: Law::CostsNoPods,
+        name: "pods that were found with the baseline are not waited for",
+        file: "machine/change/step.rs",
+        original: "self.has_lasting_hold(Some(&source), &rendered, &impacts)",
+        mutated: "false",
     },
     Mutant {
         law: Law::Courtesy,

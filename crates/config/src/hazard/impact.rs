@@ -52,12 +52,6 @@ impl Impact {
     fn refuses(&self) -> bool {
         !self.is_of_any_restart() && self.is_certain
     }
-
-    /// Any restart would cost pods for all that is known. Where the node is under pressure, that is waited for already.
-    fn holds(&self) -> bool {
-        let is_lost = |refusal: &Refusal| refusal.certainty == Certainty::Refused && refusal.reason != Reason::Evicted;
-        self.is_of_any_restart() && self.pods.iter().any(is_lost)
-    }
 }
 
 /// What it would cost to restart the kubelet `old` as `new`; empty where the configuration of one of them, or the node,
@@ -292,23 +286,8 @@ fn not_measured(old: &Kubelet<'_>, new: &Kubelet<'_>) -> Vec<Impact> {
 /// Why this must not be done yet, unless the annotation's text acknowledges it.
 #[must_use]
 pub fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<String> {
-    open_impact(impacts, acknowledged, Impact::refuses, ", then run kubelet-supervisor retry on the node")
-}
-
-/// What any restart would cost, so that it is to wait, unless the annotation's text acknowledges it.
-#[must_use]
-pub fn held_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<String> {
-    open_impact(impacts, acknowledged, Impact::holds, "")
-}
-
-fn open_impact(
-    impacts: &[Impact],
-    acknowledged: Option<&str>,
-    counts: fn(&Impact) -> bool,
-    afterwards: &str,
-) -> Option<String> {
     let acknowledged = Acknowledged::parse(acknowledged);
-    let is_open = |impact: &&Impact| counts(impact) && !acknowledged.covers(impact.field, HazardClass::Pods);
+    let is_open = |impact: &&Impact| impact.refuses() && !acknowledged.covers(impact.field, HazardClass::Pods);
     let open: Vec<&Impact> = impacts.iter().filter(is_open).collect();
     if open.is_empty() {
         return None;
@@ -321,7 +300,25 @@ fn open_impact(
         "make room (drain the node)"
     };
     let items = open.iter().map(|impact| describe(impact));
-    Some(bounded(items, &format!("; {move_away}{afterwards}, or {advice}")))
+    Some(bounded(items, &format!("; {move_away}, then run kubelet-supervisor retry on the node, or {advice}")))
+}
+
+/// The pods that any restart would cost for what has changed about the Node since they were admitted. Left out is what a pod
+/// that runs speaks against (its kubelet has let it in with the same configuration), room, which we only compute, and what a
+/// threshold turns away, which is the Node's pressure.
+#[must_use]
+pub fn lost_to_any_restart(impacts: &[Impact]) -> Vec<&Refusal> {
+    let is_of_node = |reason: &Reason| {
+        matches!(reason, Reason::NodeAffinity | Reason::TaintToleration | Reason::PodOSSelectorNodeLabelDoesNotMatch)
+    };
+    let is_sure = |refusal: &&Refusal| refusal.certainty == Certainty::Refused && is_of_node(&refusal.reason);
+    impacts.iter().filter(|impact| impact.is_of_any_restart()).flat_map(|impact| &impact.pods).filter(is_sure).collect()
+}
+
+/// True if this annotation accepts such a loss.
+#[must_use]
+pub fn accepts_any_restart(acknowledged: Option<&str>) -> bool {
+    Acknowledged::parse(acknowledged).covers(ANY_RESTART, HazardClass::Pods)
 }
 
 /// What is told and refuses nothing: what may be lost and may not, and what any restart would cost.

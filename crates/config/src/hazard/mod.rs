@@ -16,7 +16,9 @@ mod tests;
 pub use acknowledge::{ANNOTATION, Acknowledged};
 pub use diff::{Change, diff, is_secret, refused, refused_classes};
 pub use effective::effective;
-pub use impact::{Impact, held_impact, preview, refused_impact, told_impact, whole_impact};
+pub use impact::{
+    Impact, accepts_any_restart, lost_to_any_restart, preview, refused_impact, told_impact, whole_impact,
+};
 pub(crate) use resource_managers::cpus;
 pub use resource_managers::policy_key;
 pub use table::{Asks, Hazard, HazardClass, Unset};

@@ -28,7 +28,7 @@ fn of_the_way_to_the_cluster() {
         (&good, &["--context", "z"], format!("--context: the kubeconfig has no context \"z\": {contexts}")),
         (&good, &["--cluster", "z"], "--cluster: the kubeconfig has no cluster \"z\": see `kubectl config get-clusters`".to_owned()),
         (&good, &["--user", "z"], "--user: the kubeconfig has no user \"z\": see `kubectl config get-users`".to_owned()),
-        (&nobody, &[], "its context: the kubeconfig has no user \"u\": see `kubectl config get-users`".to_owned()),
+        (&nobody, &[], "context \"x\": the kubeconfig has no user \"u\": see `kubectl config get-users`".to_owned()),
         (&good, &[], "list nodes: the API server cannot be reached: tcp connect error: Connection refused (os error 111); `kubectl config view --minify` shows which one it is, --context chooses another".to_owned()),
     ] {
         let ran = bench.run(&[&["status", "--kubeconfig", kubeconfig], more].concat());

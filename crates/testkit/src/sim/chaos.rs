@@ -156,7 +156,7 @@ impl Chaos {
         }
         let (streams, pulls) = (u32::from(rng.one_in(2)), u32::from(rng.one_in(4)));
         let pressure = rng.one_in(2).then(|| Duration::from_secs(3 + rng.below(12)));
-        let stray = if rng.one_in(3) { Duration::from_secs(3 + rng.below(12)) } else { Duration::ZERO };
+        let stray = if rng.one_in(3) { Duration::ZERO } else { Duration::from_secs(3 + rng.below(6)) };
         self.node.outside.borrow_mut().disturb_node(streams, pulls, pressure, stray);
         self.note(&format!(
             "{streams} streams, {pulls} downloads, pressure for {pressure:?}, a stray pod for {stray:?}"

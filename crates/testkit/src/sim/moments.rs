@@ -30,6 +30,8 @@ pub struct Moments {
     asked_for_pods: Option<(Ticket, bool)>,
     /// It did when it stopped the kubelet.
     pub(super) stopped_for_a_loss: bool,
+    /// It has known of one since the last start.
+    pub(super) has_known_of_loss: bool,
     /// What waits for streams and downloads by the supervisor's own account, and since when.
     pub(super) waits: Option<(Source, Duration)>,
 }
@@ -48,6 +50,7 @@ impl Moments {
         let is_there = now < self.stray_until;
         if let Some((asked, told)) = &mut self.asked_for_pods {
             *told = *asked == ticket && is_there;
+            self.has_known_of_loss |= *told;
         }
         is_there.then(|| PodSummary {
             uid: "stray".to_owned(),

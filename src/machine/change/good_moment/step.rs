@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::super::candidate::accepts_lost_pods;
+use super::super::impact::refused_impact;
 use super::super::{Change, Stage};
 use super::{Cause, Inquiry, MomentTimes, Waiting, message};
 use crate::machine::evidence::{Activity, Hold, NodePressure, Query};
 use crate::machine::io::{Effect, Ticket, log};
 use crate::machine::model::{Moment, Rendered, later};
 use crate::machine::{Level, Run, State, events, limits, parse_courtesy};
+use kubelet_config::hazard::{self, HazardClass, Impact};
 use kubelet_config::source::{ConfigAnnotations, Source};
 use kubelet_config::status::{self, timestamp};
 
@@ -47,17 +48,22 @@ impl State {
 
     /// Goes on with a change whose turn has come, once the moment is good or was waited for.
     pub(in crate::machine::change) fn await_good_moment(&mut self, fx: &mut Vec<Effect>) {
-        let Some(Change { source, stage: Stage::GoodMoment(rendered, _), .. }) = self.change.clone() else { return };
+        let Some(Change { source, stage: Stage::GoodMoment(rendered, _), .. }) = &self.change else { return };
+        let (source, rendered) = (source.clone(), rendered.clone());
         if self.is_urgent(&rendered) {
             return self.take_baseline(rendered, fx);
         }
-        let (now, lasting) = (self.now, self.lasting_hold(source.as_ref(), &rendered));
+        let impacts = self.impacts_of_change(&rendered);
+        let (now, lasting) = (self.now, self.lasting_hold(source.as_ref(), &rendered, &impacts));
         let times = self.moment_times(source.as_ref());
         let since = times.since;
         if let Some(lasting) = lasting {
             times.since = now; // the courtesy begins once that is over
+            if let (Hold::Pressure(_), Some(change)) = (&lasting, &mut self.change) {
+                change.inventory = None; // nobody asks for the pods meanwhile
+            }
             self.hold(vec![lasting], None, fx);
-            return self.ask_for_lost_pods(fx);
+            return self.ask_for_pods(fx);
         }
         if let Some(inquiry) = self.inquiry_of_change().filter(|inquiry| inquiry.until.is_none()) {
             inquiry.holds.clear(); // what lasted is over
@@ -83,7 +89,7 @@ impl State {
     /// of what runs, or of what it changes, or where somebody accepts the loss of pods. Conditions that are not known hold nothing.
     fn pressure_against(&self, rendered: &Rendered) -> BTreeSet<NodePressure> {
         let unproven = self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version));
-        let accepted = accepts_lost_pods(rendered.annotations.acknowledge.as_deref());
+        let accepted = hazard::accepts_any_restart(rendered.annotations.acknowledge.as_deref());
         let [before, after] = self.before_and_after(rendered, None);
         let by_flag = self.running().ignores_eviction != rendered.ignores_eviction;
         if before.is_null() || unproven || accepted || by_flag || changes_pressure(&before, &after) {
@@ -92,25 +98,29 @@ impl State {
         self.health.pressure()
     }
 
-    /// What it waits for however long that takes. A reset is not held up for what it costs: it has no ConfigMap that could
-    /// acknowledge it.
-    fn lasting_hold(&self, source: Option<&Source>, rendered: &Rendered) -> Option<Hold> {
+    /// What it waits for however long that takes.
+    fn lasting_hold(&self, source: Option<&Source>, rendered: &Rendered, impacts: &[Impact]) -> Option<Hold> {
         let pressure = self.pressure_against(rendered);
         if !pressure.is_empty() {
             return Some(Hold::Pressure(pressure));
         }
-        source.and_then(|_| self.lost_unless_it_waits(rendered)).map(Hold::LostPods)
+        pods_lost(source?, rendered, impacts)
     }
 
-    /// True if there is something of this kind after all, now that the baseline is known.
-    pub(in crate::machine::change) fn is_moment_lost(&self, source: Option<&Source>, rendered: &Rendered) -> bool {
-        !self.is_urgent(rendered) && self.lasting_hold(source, rendered).is_some()
+    /// True if there is such a thing, now that the baseline is known.
+    pub(in crate::machine::change) fn has_lasting_hold(
+        &self,
+        source: Option<&Source>,
+        rendered: &Rendered,
+        impacts: &[Impact],
+    ) -> bool {
+        !self.is_urgent(rendered) && self.lasting_hold(source, rendered, impacts).is_some()
     }
 
-    /// They may have gone meanwhile.
-    fn ask_for_lost_pods(&mut self, fx: &mut Vec<Effect>) {
+    /// Those that any restart would cost may have gone meanwhile.
+    fn ask_for_pods(&mut self, fx: &mut Vec<Effect>) {
         let now = self.now;
-        let asks = |inquiry: &&mut Inquiry| Cause::of(&inquiry.holds) == Cause::LostPods && inquiry.pods_are_due(now);
+        let asks = |inquiry: &&mut Inquiry| inquiry.is_for_pods() && inquiry.pods_are_due(now);
         if let Some(inquiry) = self.inquiry_of_change().filter(asks) {
             (inquiry.pods_asked_at, inquiry.awaits_pods) = (Some(now), true);
             self.query(Query::Pods, fx);
@@ -221,6 +231,24 @@ impl State {
             _ => None,
         }
     }
+}
+
+/// The pods that any restart would cost, unless that is accepted. A reset (no source) and the local files have nothing that
+/// could accept it, and are told of alone. What the change would cost itself refuses it, and is looked at first.
+fn pods_lost(source: &Source, rendered: &Rendered, impacts: &[Impact]) -> Option<Hold> {
+    let pods: Vec<String> = hazard::lost_to_any_restart(impacts).into_iter().map(ToString::to_string).collect();
+    let accepted = hazard::accepts_any_restart(rendered.annotations.acknowledge.as_deref());
+    if pods.is_empty() || accepted || source.is_local_files() || refused_impact(impacts, rendered).is_some() {
+        return None;
+    }
+    let classes = rendered.admission.acknowledgeable.as_deref();
+    let is_for_policy = classes.is_some_and(|classes| !classes.split(", ").any(|it| it == HazardClass::Pods.label()));
+    let how = if source.is_source_dir() {
+        "file .acknowledge: pods"
+    } else {
+        "annotation kubelet-supervisor.io/acknowledge: pods"
+    };
+    Some(Hold::PodsLost(pods, (!is_for_policy).then_some(how)))
 }
 
 fn changes_pressure(before: &Value, after: &Value) -> bool {

@@ -1,5 +1,7 @@
 //! What a change waits for, and for how long.
 
+use std::time::Duration;
+
 use kubelet_config::source::Source;
 
 use super::Law;
@@ -21,22 +23,31 @@ impl Outside {
     pub(super) fn check_moment(&mut self, path: Option<&str>, content: Content) {
         let under_pressure = std::mem::take(&mut self.moments.stopped_under_pressure);
         let costs_pods = std::mem::take(&mut self.moments.stopped_for_a_loss);
-        let is_own = path.is_none() || self.own() == content;
+        let has_known_of_loss = std::mem::take(&mut self.moments.has_known_of_loss);
+        let own = self.own();
+        let is_own = path.is_none() || own == content;
         let account = &mut self.account;
         let left = account.reset_from.take();
         let was_local = account.lkg.is_none() && account.last.as_ref().is_some_and(|last| last.path.is_none());
         let was_lkg = |ran: Content| was_local || account.is_lkg(ran) || left == Some(ran);
         let is_of_proven = account.ran.is_some_and(was_lkg);
-        let is_way_back = account.stopped.is_none()
+        // What runs is not known where the local file could not be read at its start, or is another by now.
+        let local = account.last.as_ref().filter(|last| last.path.is_none());
+        let is_unknown = local.is_some_and(|last| {
+            let lasts = self.now.saturating_sub(last.started) + Duration::from_secs(60);
+            account.ran != Some(own) || self.silence.waited_within(lasts, self.now)
+        });
+        let is_excused = account.stopped.is_none()
+            || is_unknown
             || account.ran.is_none_or(|ran| ran == content)
             || account.last.as_ref().is_none_or(|last| last.ready_at.is_none())
             || account.was_proven(content)
             || account.pinned.is_some()
             || account.is_commanded(self.now);
-        account.check(Law::CostsNoPods, is_way_back || is_own, !costs_pods, || {
+        account.check(Law::CostsNoPods, is_excused || is_own || !has_known_of_loss, !costs_pods, || {
             format!("{content:?} is switched to, and that costs a pod that is known")
         });
-        account.check(Law::NotUnderPressure, is_way_back || !is_of_proven, !under_pressure, || {
+        account.check(Law::NotUnderPressure, is_excused || !is_of_proven, !under_pressure, || {
             format!("{content:?} is switched to, and the Node is under pressure")
         });
     }
