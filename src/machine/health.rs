@@ -19,6 +19,9 @@ mod step;
 pub(super) struct Health {
     /// The Node's condition Ready, as last seen.
     node: Option<NodeReadiness>,
+    /// When it was last seen to be another.
+    #[serde(skip)]
+    node_changed: Option<Moment>,
     /// The Lease's renew time as last seen.
     lease: Option<String>,
     /// The last observation of the node, and when it was made.
@@ -116,8 +119,9 @@ impl Health {
         self.node.clone()
     }
 
-    /// The same from the one before.
-    pub(super) fn restore(&mut self, node: Option<NodeReadiness>) {
+    /// The same from the one before. When that saw it nobody knows here.
+    pub(super) fn restore(&mut self, node: Option<NodeReadiness>, now: Moment) {
+        self.node_changed = node.is_some().then_some(now);
         self.node = node;
     }
 }

@@ -96,6 +96,9 @@ pub const API_SERVER_HEARD: Duration = Duration::from_secs(25);
 /// An observation of the node counts for so long.
 pub(crate) const QUERY_VALID: Duration = Duration::from_secs(30);
 
+/// `lastHeartbeatTime` counts in seconds (metav1.Time): two kubelets within one write the same.
+pub(crate) const HEARTBEAT_RESOLUTION: Duration = Duration::from_secs(1);
+
 /// A change waits this long for the baseline; who has not answered by then counts for nothing. Each query ends within
 /// 5 s: a slow API server must not hide which pods a change would cost.
 pub const BASELINE: Duration = Duration::from_secs(6);

@@ -28,6 +28,9 @@ pub struct Run {
     pub was_up: bool,
     /// The Node's last heartbeat before the start.
     pub heartbeat: String,
+    /// It was written so shortly before the start that the first one of this kubelet may read the same.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub may_repeat_heartbeat: bool,
     /// Signals that were good, and when last.
     pub good: BTreeMap<Signal, Moment>,
     /// Signals that are bad, and since when.

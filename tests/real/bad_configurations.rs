@@ -62,7 +62,6 @@ fn payloads(case: &Case) -> Vec<(&'static str, Value, &'static str, &'static str
         let aliases = vec![format!("*b{}", level - 1); 10].join(", ");
         writeln!(bomb, "bomb{level}: &b{level} [{aliases}]").unwrap();
     }
-    let missing_ca = case.payload("").replace(case.var("CA_CERT"), "/nonexistent/ca.crt");
     let encoded = "a2luZDogS3ViZWxldENvbmZpZ3VyYXRpb24K";
     let mut payloads = vec![
         ("not-yaml", text("{0xdeadbeef}"), LOAD, "kind is missing"),
@@ -74,7 +73,6 @@ fn payloads(case: &Case) -> Vec<(&'static str, Value, &'static str, &'static str
         ("two-negatives", more("kubeAPIQPS: -1\nmaxPods: -2"), VALIDATE, "-2"),
         ("json-logging", more("logging: {format: json}\nkubeAPIQPS: -1"), VALIDATE, "-1"),
         ("log-format", more("logging: {format: poetry}"), VALIDATE, "poetry"),
-        ("missing-ca", text(&missing_ca), VALIDATE, "/nonexistent/ca.crt"),
         ("documents", text(&format!("{0}---\n{0}", case.payload(""))), LOAD, "more than one YAML document"),
         ("alias-bomb", text(&bomb), LOAD, "alias"),
         ("empty-map", json!({}), LOAD, "no key \"kubelet\""),
@@ -91,6 +89,26 @@ fn payloads(case: &Case) -> Vec<(&'static str, Value, &'static str, &'static str
         payloads.push(("feature-gate", gate, VALIDATE, "unrecognized feature gate: NoSuchGate"));
     }
     payloads
+}
+
+/// A client CA that is not there: refused at no cost, or rolled back where the kubelet reads it later than the preflight goes.
+pub fn missing_ca(case: &Case) {
+    const MISSING: &str = "/nonexistent/ca.crt";
+    let (supervisor, lkg) = case.proven();
+    let (before, good) = (supervisor.process(), lkg.source());
+    let text = case.payload("").replace(case.var("CA_CERT"), MISSING);
+    let map = case.map(&case.id("map"), &json!({ "data": { "kubelet": text } }));
+    case.assign(&map);
+    if versions::reads_client_ca_first() {
+        case.await_config(&map.source(), &good, &good, VALIDATE);
+        case.await_event("KubeletConfigRejected", &[&map.event_text(), MISSING]);
+        assert_eq!(supervisor.process(), before, "refused at no cost");
+        return;
+    }
+    case.await_config(&map.source(), &good, &good, LOAD);
+    case.await_event("KubeletConfigRolledBack", &[&map.event_text(), MISSING]);
+    supervisor.await_status(&[("/active", good), ("/kubelet/ready", json!(true))]);
+    case.await_configz("maxPods", &json!(41));
 }
 
 /// A configuration that is valid, and kills the kubelet.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::assignment::Carrier;
 use crate::cluster::{run, until};
 use crate::supervisor::{BINARY, Case};
+use crate::versions;
 
 const LOCAL: Value = Value::Null;
 
@@ -68,7 +69,7 @@ kubectl proxy --port=$PORT &
 trap 'kill %1' EXIT
 until curl -sf "http://localhost:$PORT/version" >/dev/null; do sleep 0.1; done
 curl -sSL "http://localhost:$PORT/api/v1/nodes/${NODE_NAME}/proxy/configz" | jq '.kubeletconfig|.kind="KubeletConfiguration"|.apiVersion="kubelet.config.k8s.io/v1beta1"' > kubelet_configz_${NODE_NAME}
-sed -i 's/"eventRecordQPS": 5/"eventRecordQPS": 7/' kubelet_configz_${NODE_NAME}
+sed -i 's/"eventRecordQPS": [0-9]*/"eventRecordQPS": 7/' kubelet_configz_${NODE_NAME}
 kubectl -n $NAMESPACE create configmap my-node-config --from-file=kubelet=kubelet_configz_${NODE_NAME} --append-hash -o yaml > created
 CONFIG_MAP_NAME=$(sed -n 's/^  name: //p' created)
 eval "$ASSIGN"
@@ -114,7 +115,7 @@ fn commands(carrier: Carrier) -> [(&'static str, &'static str); 3] {
 
 pub fn tutorial(case: &Case) {
     let supervisor = case.supervisor();
-    case.await_configz("eventRecordQPS", &json!(5));
+    case.await_configz("eventRecordQPS", &versions::default_of("eventRecordQPS"));
     let work = case.cluster.dir.join("tutorial");
     std::fs::create_dir_all(&work).unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -138,7 +139,7 @@ pub fn tutorial(case: &Case) {
 
     shell(TUTORIAL_RESET);
     case.await_config(&LOCAL, &LOCAL, &LOCAL, "");
-    case.await_configz("eventRecordQPS", &json!(5));
+    case.await_configz("eventRecordQPS", &versions::default_of("eventRecordQPS"));
 }
 
 /// `check` and `render` with the real kubelet, and its exit codes.

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use crate::cluster::until;
 use crate::supervisor::{Case, Supervisor, signal};
+use crate::versions;
 
 const HUNG_AFTER: [&str; 2] = ["--hung-after", "5s"];
 
@@ -32,7 +33,10 @@ pub fn hung(case: &Case) {
     supervisor.await_status(&[("/kubelet/restarts", json!(before + 1)), ("/kubelet/ready", json!(true))]);
     assert_ne!(supervisor.kubelet(), first);
     assert!((restarts_of_hung(&supervisor) - 1.0).abs() < 0.001);
-    case.await_event("KubeletHung", &["no healthz for", "the container runtime answers", &case.id("lkg")]);
+    case.await_event(
+        "KubeletHung",
+        &[&format!("{} for", versions::sign_of_life()), "the container runtime answers", &case.id("lkg")],
+    );
     case.await_config(&source, &source, &source, "");
     case.await_configz("maxPods", &json!(41));
     assert_eq!(supervisor.log().matches("SIGQUIT: quit").count(), 0, "a process that is stopped acts on nothing");
@@ -50,7 +54,9 @@ pub fn hung(case: &Case) {
     supervisor.await_status(&[("/kubelet/restarts", json!(before + 2)), ("/kubelet/ready", json!(true))]);
     let log = supervisor.log();
     let dump = log.split("SIGQUIT: quit").nth(1).expect("a dump");
-    assert!(dump.contains("\ngoroutine 1 [") && dump.contains("kubelet.(*Kubelet).syncLoop"), "all goroutines");
+    // `goroutine 1 [select]:`, and of later Go `goroutine 1 gp=0x… m=nil [select]:`.
+    let first = dump.lines().any(|line| line.starts_with("goroutine 1 ") && line.ends_with("]:"));
+    assert!(first && dump.contains("kubelet.(*Kubelet).syncLoop"), "all goroutines");
     assert!(!log.contains("ended by itself"), "it was asked to");
     supervisor.await_status(&[
         ("/assigned", source.clone()),
@@ -68,7 +74,8 @@ pub fn hung_without_runtime(case: &Case) {
     let (kubelet, before) = supervisor.process();
     case.script("stop", Some("containerd"));
     signal(kubelet, "STOP");
-    supervisor.await_log("no healthz, and is not restarted: the container runtime does not answer");
+    let missing = versions::sign_of_life();
+    supervisor.await_log(&format!("{missing}, and is not restarted: the container runtime does not answer"));
     supervisor.assert_steady(15);
     case.script("start", Some("containerd"));
     supervisor.await_status(&[("/kubelet/restarts", json!(before + 1)), ("/kubelet/ready", json!(true))]);

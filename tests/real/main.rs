@@ -93,6 +93,7 @@ const CASES: &[Test] = &[
     // An assignment by labels alone comes with a right to read what is not assigned.
     Test("preflight", LABELS, preflight::on_request),
     Test("rejected", BOTH, bad_configurations::rejected),
+    Test("missing_ca", BOTH, bad_configurations::missing_ca),
     Test("killing", BOTH, bad_configurations::killing),
     Test("reset", BOTH, changes::reset),
     Test("api_server_away", BOTH, process::api_server_away),
@@ -139,6 +140,7 @@ const CASES: &[Test] = &[
     Test("credentials_expired", ONE_NATIVE, credentials::expired),
     Test("check_and_render", ONE_NATIVE, files_and_verbs::check_and_render),
     Test("effective_view", LABELS, effective_view::every_field),
+    Test("effective_defaults", LABELS, effective_view::defaults),
     Test("source_dir", LABELS, directory::source_dir),
     Test("standalone", LABELS, directory::standalone),
     Test("local_files", LABELS, local_files::told),
@@ -226,6 +228,9 @@ fn main() -> ExitCode {
         signal_hook::flag::register(signal, Arc::clone(&INTERRUPTED)).unwrap();
     }
     let begin = Instant::now();
+    for name in versions::named() {
+        assert!(CASES.iter().any(|test| test.0 == name), "{name} is no case");
+    }
     versions::tell();
     println!("\nrunning {chosen} tests");
     if queues.iter().flat_map(|(_, queue)| queue).any(|test| test.0 == plugin_pools::DEPLOYED) {

@@ -1,4 +1,4 @@
-//! A pool with `spec.rollout.drain` on the real API server, whose evictions are `policy/v1beta1`: two Node objects without a
+//! A pool with `spec.rollout.drain` on the real API server, whose evictions are `policy/v1beta1` up to 1.21: two Node objects without a
 //! kubelet, Pods that this test lets end, and a disruption budget that it counts as the disruption controller would.
 
 use kubectl_plugin::fleet::pool::drain::CORDONED_BY;
@@ -10,15 +10,19 @@ use crate::assignment::Carrier;
 use crate::cluster::until;
 use crate::plugin_pools::{Controller, MANIFESTS, POOLS, install, uninstall};
 use crate::supervisor::Case;
+use crate::versions;
 
 const NAMESPACE: &str = "/api/v1/namespaces/kubelet-config/configmaps";
 const BEFORE: &str = "drained-before";
 const PODS: &str = "/api/v1/namespaces/default/pods";
-const BUDGETS: &str = "/apis/policy/v1beta1/namespaces/default/poddisruptionbudgets";
 const POOL: &str = "drained";
 
 struct Drain<'a> {
     case: &'a Case<'a>,
+}
+
+fn budgets() -> String {
+    format!("/apis/{}/namespaces/default/poddisruptionbudgets", versions::policy())
 }
 
 fn node_path(number: usize) -> String {
@@ -91,7 +95,7 @@ impl<'a> Drain<'a> {
     fn budget(&self, allowed: u32) {
         let status = json!({"status": {"disruptionsAllowed": allowed, "observedGeneration": 1, "currentHealthy": 2,
             "desiredHealthy": 1, "expectedPods": 2}});
-        self.case.ask("PATCH", &format!("{BUDGETS}/web/status"), Some(&status));
+        self.case.ask("PATCH", &format!("{}/web/status", budgets()), Some(&status));
     }
 
     fn node(&self, number: usize) -> Value {
@@ -152,7 +156,7 @@ fn wanted(node: &Value) -> &str {
 
 impl Drop for Drain<'_> {
     fn drop(&mut self) {
-        for path in ["/api/v1/nodes?labelSelector=drained%3Dyes", BUDGETS, &format!("{NAMESPACE}/{BEFORE}")] {
+        for path in ["/api/v1/nodes?labelSelector=drained%3Dyes", &budgets(), &format!("{NAMESPACE}/{BEFORE}")] {
             let _ = self.case.api("DELETE", path, None);
         }
         for pod in ["web-0", "web-1", "daemon-0", "daemon-1", "bare-0", "bare-1"] {
@@ -168,7 +172,7 @@ pub fn drain(case: &Case) {
     let drain = Drain::new(case);
     let budget =
         json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
-    case.ask("POST", BUDGETS, Some(&budget));
+    case.ask("POST", &budgets(), Some(&budget));
     drain.budget(0);
     let mut controller = Controller::start(case);
     let pool = json!({"apiVersion": "kubelet-supervisor.io/v1alpha1", "kind": "KubeletConfigPool",

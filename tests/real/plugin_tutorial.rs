@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::run;
 use crate::supervisor::Case;
+use crate::versions;
 
 fn script() -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/usage/tutorial.md");
@@ -19,7 +20,7 @@ fn script() -> String {
 
 pub fn as_written(case: &Case) {
     let supervisor = case.supervisor();
-    case.await_configz("eventRecordQPS", &json!(5));
+    case.await_configz("eventRecordQPS", &versions::default_of("eventRecordQPS"));
     case.await_node_ready();
     let work = case.cluster.dir.join("plugin-tutorial");
     std::fs::create_dir_all(&work).unwrap();
@@ -40,6 +41,6 @@ pub fn as_written(case: &Case) {
         assert!(said.contains(words), "{words:?} in {said}");
     }
     case.await_config(&Value::Null, &Value::Null, &Value::Null, "");
-    case.await_configz("eventRecordQPS", &json!(5));
+    case.await_configz("eventRecordQPS", &versions::default_of("eventRecordQPS"));
     supervisor.await_status(&[("/kubelet/restarts", json!(3)), ("/error", json!(""))]);
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::assignment::Carrier;
 use crate::cluster::until;
 use crate::supervisor::Case;
+use crate::versions;
 
 const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/manifests");
 const CONTROLLER: &str = "kubelet-config-controller";
@@ -117,8 +118,7 @@ fn tidy_up(case: &Case) {
 }
 
 fn eviction(name: &str) -> Attempt {
-    let body =
-        json!({"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}});
+    let body = json!({"apiVersion": versions::policy(), "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}});
     attempt("POST", format!("/api/v1/namespaces/default/pods/{name}/eviction"), body)
 }
 

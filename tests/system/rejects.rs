@@ -93,12 +93,13 @@ fn a_missing_ca_file_that_passes_the_preflight_of_1_36_is_rolled_back() {
 
 #[test]
 fn a_preflight_without_a_verdict_leaves_it_to_the_trial() {
-    for (knob, metric) in [("exit0", "inconclusive"), ("silent", "valid")] {
-        let mut rig = Rig::new();
+    let ways = [("exit0", "inconclusive"), ("unheard", "inconclusive"), ("silent", "valid")];
+    for (style, (knob, metric)) in [Style::V1_20, Style::V1_36].into_iter().flat_map(|it| ways.map(|way| (it, way))) {
+        let mut rig = Rig::with(style, "1s");
         rig.up();
         rig.prove("a", &configuration(&format!("standIn: {{preflight: {knob}}}")));
         let counted = rig.metric(&format!("kubelet_supervisor_preflight_total{{result=\"{metric}\"}}"));
-        assert!(counted >= Some(1.0), "{knob}: {counted:?}");
+        assert!(counted >= Some(1.0), "{} {knob}: {counted:?}", style.name());
         assert_eq!(rig.starts(), 2);
     }
 }

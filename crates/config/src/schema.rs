@@ -20,7 +20,7 @@ const OLDEST: u64 = 16;
 pub const NEWEST: u64 = 37;
 
 /// The oldest that is supervised.
-const OLDEST_SUPERVISED: u64 = 20;
+pub(crate) const OLDEST_SUPERVISED: u64 = 20;
 
 /// So many problems are worth telling; nobody wrote more by mistake.
 const MOST: usize = 32;

@@ -70,6 +70,8 @@ pub struct Node {
     /// The kubelet renews its Lease and posts its Node.
     pub contact: bool,
     pub is_ready: bool,
+    /// The Node stays as it was written with this heartbeat, by this kubelet or by the one before.
+    pub same_heartbeat: Option<String>,
     /// The kubelet pings its watchdog.
     pub pings: bool,
     pub inventory: PodInventory,
@@ -223,6 +225,7 @@ impl Node {
             busy: false,
             contact: true,
             is_ready: true,
+            same_heartbeat: None,
             pings: true,
             inventory: PodInventory::default(),
             lists_pods: true,
@@ -502,8 +505,10 @@ impl Node {
                 if self.api_answers() {
                     // Without contact the control plane says Unknown, and the heartbeat stands still.
                     let contact = self.in_contact();
-                    let ready = self.is_ready && contact && self.environment.runtime != Some(false);
+                    let said = contact || self.same_heartbeat.is_some();
+                    let ready = self.is_ready && said && self.environment.runtime != Some(false);
                     let heartbeat = if contact { self.now.as_secs().to_string() } else { "before".to_owned() };
+                    let heartbeat = self.same_heartbeat.clone().unwrap_or(heartbeat);
                     let message = if ready { String::new() } else { "PLEG is not healthy".to_owned() };
                     let pressure = self.pressure.clone();
                     self.step(Input::NodeObserved(NodeReadiness { ready, heartbeat, message, pressure }));

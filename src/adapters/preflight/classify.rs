@@ -5,6 +5,8 @@
 //! (cmd/kubelet/app/server.go); the order of the rules below matters, the first match decides.
 //! `classify/tests.rs` has them version by version.
 
+use serde_json::Value;
+
 use crate::adapters::process::ProgramOutput;
 use crate::kubelet_log;
 use crate::kubelet_log::parse::{json_error, klog, quoted_after, structured};
@@ -59,7 +61,7 @@ pub fn classify(run: &ProgramOutput) -> Classification {
     let Some(record) = error_record(&text) else {
         // v1.24.0 to v1.24.3 swallow the error text; the version line is printed only after
         // load, validation and dependencies.
-        return if matches!(code, 1 | 255) && logs_its_version(&text) {
+        return if matches!(code, 1 | 255) && is_silent_after_its_version(&text) {
             valid(&text)
         } else {
             inconclusive(&format!("exit code {code} without an error text"))
@@ -89,16 +91,34 @@ pub fn classify(run: &ProgramOutput) -> Classification {
 /// True if the kubelet got to the line with its version. Lines of the candidate, which later
 /// kubelets log as well, do not count.
 fn logs_its_version(output: &str) -> bool {
-    let says = |text: &str| text.trim_matches('"').starts_with("Kubelet version") || text.starts_with("Version: v");
-    output.lines().any(|line| match klog(line) {
-        Some((_, text)) => says(text),
-        None => line.starts_with('{') && json_message(line).is_some_and(|message| says(&message)),
-    })
+    output.lines().any(is_version)
 }
 
-fn json_message(line: &str) -> Option<String> {
-    let record: serde_json::Value = serde_json::from_str(line).ok()?;
-    record.get("msg")?.as_str().map(str::to_owned)
+fn is_version(line: &str) -> bool {
+    let says = |text: &str| text.trim_matches('"').starts_with("Kubelet version") || text.starts_with("Version: v");
+    match klog(line) {
+        Some((_, text)) => says(text),
+        None => json(line).is_some_and(|record| record.get("msg").and_then(Value::as_str).is_some_and(says)),
+    }
+}
+
+/// True if no error follows the line with the version: one that nobody knows here is no silence.
+fn is_silent_after_its_version(output: &str) -> bool {
+    let mut lines = output.lines();
+    lines.any(is_version) && lines.take_while(|line| *line != "Usage:").all(is_no_error)
+}
+
+fn is_no_error(line: &str) -> bool {
+    let belongs_to_another = line.is_empty() || line.starts_with([' ', '\t']);
+    belongs_to_another
+        || match klog(line) {
+            Some((level, _)) => matches!(level, 'I' | 'W'),
+            None => json(line).is_some_and(|record| ["err", "error"].iter().all(|field| record.get(field).is_none())),
+        }
+}
+
+fn json(line: &str) -> Option<Value> {
+    line.starts_with('{').then(|| serde_json::from_str(line).ok())?
 }
 
 /// The decoders quote the file around what they stumbled over, which may be anything: what they

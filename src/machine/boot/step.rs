@@ -109,7 +109,7 @@ impl State {
             (attempt.earned, attempt.suspended) = (Duration::ZERO, false);
             let node = attempt.node.take();
             if self.process.run().is_none() {
-                self.health.restore(node); // what was seen since is newer
+                self.health.restore(node, self.now); // what was seen since is newer
             }
         }
         let mut records = self.records().clone();

@@ -98,6 +98,10 @@ impl State {
             started: self.now,
             start_timeout_from: self.now,
             heartbeat: self.health.node.as_ref().map(|node| node.heartbeat.clone()).unwrap_or_default(),
+            may_repeat_heartbeat: self
+                .health
+                .node_changed
+                .is_some_and(|at| self.now.since(at) < limits::HEARTBEAT_RESOLUTION),
             ..Run::default()
         }
     }
@@ -159,7 +163,24 @@ impl State {
                 run.record_good(Signal::NodeReady, now);
             }
         }
+        if self.health.node.as_ref().is_some_and(|before| *before != readiness) {
+            self.health.node_changed = Some(now);
+        }
         self.health.node = Some(readiness);
+        self.note_repeated_heartbeat();
+    }
+
+    /// A heartbeat that reads like the one before the start, which this kubelet may have written in the same second: then it writes
+    /// no other for minutes (nodeStatusReportFrequency). That it renews the Lease tells that it can, and so whose word `Ready` is.
+    fn note_repeated_heartbeat(&mut self) {
+        let (now, node) = (self.now, self.health.node.as_ref());
+        let Some(run) = self.process.run_mut().filter(|run| run.may_repeat_heartbeat && run.is_good(Signal::Lease))
+        else {
+            return;
+        };
+        if node.is_some_and(|node| node.ready && node.heartbeat == run.heartbeat) {
+            run.record_good(Signal::NodeReady, now);
+        }
     }
 
     pub(in crate::machine) fn watchdog_pinged(&mut self) {
@@ -203,6 +224,7 @@ impl State {
                 }
             }
         }
+        self.note_repeated_heartbeat();
     }
 
     pub(in crate::machine) fn pods_observed(&mut self, ticket: Ticket, inventory: Option<PodInventory>) {

@@ -26,6 +26,8 @@ testkit::scenarios!(
     where_there_is_no_api_server_nothing_waits_for_it,
     the_last_renewal_of_the_kubelet_before_is_no_contact,
     what_was_good_before_is_required_of_a_change_right_after_a_start,
+    a_heartbeat_that_reads_like_the_one_before_the_start_counts_with_the_lease,
+    a_heartbeat_that_reads_like_the_one_before_the_start_counts_for_nothing_alone,
 );
 
 /// Whether the supervisor reaches the API server where the kubelet does not.
@@ -284,4 +286,33 @@ fn what_was_good_before_is_required_of_a_change_right_after_a_start() {
     node.assign("x"); // leaves the Node as it is
     node.pass(minutes(30));
     assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
+}
+
+/// A change in the very second of a heartbeat, to a kubelet that has started within that second: v1.36.2 takes 0.3 s, and writes
+/// no other heartbeat for five minutes.
+fn assign_with_a_heartbeat(node: &mut Node, name: &str) {
+    while !node.now.as_secs().is_multiple_of(10) {
+        node.pass(1);
+    }
+    node.same_heartbeat = Some(node.now.as_secs().to_string());
+    node.assign(name);
+    assert_eq!(node.starts.last().map(String::as_str), Some(name), "{:?}", node.starts);
+}
+
+fn a_heartbeat_that_reads_like_the_one_before_the_start_counts_with_the_lease() {
+    let mut node = proven("a");
+    assign_with_a_heartbeat(&mut node, "b");
+    node.pass(minutes(12));
+    assert_eq!((node.active(), node.last_known_good()), ("b", "b"), "{:?}", node.events());
+    assert!(!rolled_back(&node), "{:?}", node.events());
+}
+
+/// Whoever wrote it, a kubelet that renews nothing is not in contact.
+fn a_heartbeat_that_reads_like_the_one_before_the_start_counts_for_nothing_alone() {
+    let mut node = proven("a");
+    node.cuts_contact.insert("x".into());
+    assign_with_a_heartbeat(&mut node, "x");
+    node.pass(minutes(12));
+    assert!(rolled_back(&node), "{:?}", node.events());
+    assert_eq!(node.last_known_good(), "a");
 }

@@ -246,13 +246,6 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "None",
     },
     Mutant {
-        law: Law::Courtesy,
-        name: "a change that waits for pods to go does not ask for them again",
-        file: "machine/change/good_moment/step.rs",
-        original: "return self.ask_for_pods(fx);",
-        mutated: "return;",
-    },
-    Mutant {
         law: Law::CostsNoPods,
         name: "pods that were found with the baseline are not waited for",
         file: "machine/change/step.rs",

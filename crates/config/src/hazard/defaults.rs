@@ -132,6 +132,26 @@ mod tests {
         assert_eq!(filled(&json!(1), Some(20)), json!(1));
     }
 
+    /// The table, over all versions: no default comes before its field, each step is another value, and no kubelet is given what it
+    /// does not know.
+    #[test]
+    fn every_default_of_every_version_is_of_a_field_that_it_has() {
+        for (field, defaults) in BY_VERSION {
+            assert!(defaults.is_sorted_by(|(since, text), (later, other)| since < later && text != other), "{field}");
+            for (since, text) in *defaults {
+                let at = (*since).max(schema::OLDEST_SUPERVISED);
+                assert!(*since <= schema::NEWEST && schema::is_known(field, Some(at)), "{field} in 1.{since}");
+                assert!(serde_json::from_str::<Value>(text).is_ok(), "{field}: {text}");
+            }
+        }
+        for minor in schema::OLDEST_SUPERVISED..=schema::NEWEST {
+            let all = defaulted(&json!({}), Some(minor));
+            let fields = all.as_object().map(|fields| fields.keys().map(String::as_str)).into_iter().flatten();
+            let unknown: Vec<&str> = fields.filter(|field| !schema::is_known(field, Some(minor))).collect();
+            assert_eq!(unknown, [""; 0], "1.{minor}");
+        }
+    }
+
     #[test]
     fn what_is_given_stays_and_rules_others() {
         let config =

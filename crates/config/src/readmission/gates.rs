@@ -50,3 +50,34 @@ impl Gate {
         Some(of_stage.unwrap_or(*default))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Each gate, version by version: off before it came, its default and stage from each step on, and nobody knows after the last
+    /// version that was read.
+    #[test]
+    fn every_gate_in_every_version() {
+        for gate in
+            [&POD_LEVEL_RESOURCES, &NODE_DECLARED_FEATURES, &RESTART_ALL_CONTAINERS, &USER_NAMESPACES_HOST_NETWORK]
+        {
+            assert!(gate.since.is_sorted_by(|(since, ..), (later, ..)| since < later), "{}", gate.name);
+            let switch = |stages: &str| json!({ "featureGates": { stages: true } });
+            for minor in 20..=NEWEST {
+                let step = gate.since.iter().rev().find(|(since, ..)| *since <= minor);
+                let is_on = |config: &Value| gate.is_on(config, Some(minor));
+                assert_eq!(is_on(&json!({})), Some(step.is_some_and(|(_, on, _)| *on)), "{} in 1.{minor}", gate.name);
+                let of = |asked: Stage| step.is_some_and(|(_, on, stage)| *on || *stage == asked);
+                assert_eq!(is_on(&switch("AllAlpha")), Some(of(Alpha)), "{} in 1.{minor}", gate.name);
+                assert_eq!(is_on(&switch("AllBeta")), Some(of(Beta)), "{} in 1.{minor}", gate.name);
+            }
+            for minor in [None, Some(NEWEST + 1)] {
+                assert_eq!(gate.is_on(&switch("AllAlpha"), minor), None, "{}", gate.name);
+                assert_eq!(gate.is_on(&switch(gate.name), minor), Some(true), "{}", gate.name);
+            }
+        }
+    }
+}

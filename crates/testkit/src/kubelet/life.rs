@@ -50,7 +50,7 @@ pub struct Knobs {
     pub goroutines: u64,
     /// "notReady" or "none": what the API server hears of a kubelet that reports to it.
     pub contact: Contact,
-    /// "hang", "exit0", "nonutf8" or "silent": a preflight that goes wrong.
+    /// "hang", "exit0", "nonutf8", "unheard" or "silent": a preflight that goes wrong.
     pub preflight: Option<String>,
 }
 

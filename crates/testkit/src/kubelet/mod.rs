@@ -152,6 +152,8 @@ fn misbehave(kubelet: &mut Kubelet, knobs: &Knobs) {
         Some("hang") => life::park(),
         Some("exit0") => kubelet.exit(0),
         Some("nonutf8") => style::write_raw(b"W1121 03:24:02.000000 1 codec.go:73] \xff\xfe\x00 bytes \xc3\x28\n"),
+        // As no kubelet does that is known.
+        Some("unheard") => kubelet.die_later(1, ["server.go:1", "server.go:1"], "Kubelet stays away", "a full moon"),
         // As 1.24.0 to 1.24.3 are reported to do.
         Some("silent") => kubelet.silent = true,
         _ => {}

@@ -318,6 +318,29 @@ fn a_gate_that_defaulting_panics_over() {
     assert_eq!(kind_and_message(&judge(2, &crash)).0, "inconclusive", "nor the silence of v1.24");
 }
 
+/// What no kubelet says that was read, in a shape that is known and in one that is not.
+#[test]
+fn what_nobody_knows_is_no_verdict() {
+    for age in [V1_21, V1_24, V1_25, V1_25Json, V1_32, V1_37] {
+        for late in [false, true] {
+            let (code, output) = output(age, late, "Failed to foresee this", "the moon is full");
+            let (verdict, message) = kind_and_message(&judge(code, &output));
+            assert_eq!(verdict, "inconclusive", "{age:?}:\n{output}");
+            assert!(message.contains("the moon is full"), "{message}");
+        }
+    }
+    let version = "I1121 11:00:00.000001 77 server.go:1] \"Kubelet version\" kubeletVersion=\"v1.40.0\"\n";
+    for said in [
+        "E1121 11:00:00.000002 77 run.go:1] \"Kubelet stays away\" err=\"the moon is full\"\n",
+        "E1121 11:00:00.000002 77 run.go:1] \"Kubelet stays away\" error=\"the moon is full\"\n",
+        "{\"ts\":1.5,\"msg\":\"Kubelet stays away\",\"error\":\"the moon is full\"}\n",
+        "Kubelet stays away: the moon is full\n",
+    ] {
+        let found = kind_and_message(&judge(1, &format!("{version}{said}")));
+        assert_eq!(found.0, "inconclusive", "an error is no silence: {said}");
+    }
+}
+
 #[test]
 fn an_error_of_several_lines() {
     let output = "E1121 11:00:00.000003   77 run.go:74] \"command failed\" err=<\n\
