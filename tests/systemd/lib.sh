@@ -1,4 +1,5 @@
 # What the topics share; sourced inside the container.
+# shellcheck disable=SC2034,SC2154 # what the topics share is named here and there
 passed=0 failed=0
 dropin=/etc/systemd/system/kubelet.service.d/90-kubelet-supervisor.conf
 topic=

@@ -1,4 +1,5 @@
 # The packages: install, upgrade, remove and purge restart nothing, and never leave a node without a kubelet. Sourced.
+# shellcheck disable=SC2034,SC2154 # what the topics share is named here and there
 store=/var/lib/kubelet/dynamic-config
 shared=/usr/share
 

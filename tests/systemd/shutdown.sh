@@ -1,5 +1,6 @@
 # A power-off in the middle of a trial, with the kubelet's surroundings going first. What goes on in these seconds is
 # nobody's fault; what comes up again is what went down. Sourced, once in each boot.
+# shellcheck disable=SC2034,SC2154 # what the topics share is named here and there
 topic=shutdown
 store=/var/lib/kubelet/dynamic-config/supervisor
 
