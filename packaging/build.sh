@@ -80,7 +80,7 @@ if [ "$kind" = krew ]; then
     plain=${version//\~/-}
     archive=$kubectl-$plain-linux-$deb_arch.tar
     tar -C "$work/krew" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf "$out/$archive" .
-    gzip -9nf "$out/$archive" && echo "$out/$archive.gz"
+    gzip -$((level == 1 ? 1 : 9)) -nf "$out/$archive" && echo "$out/$archive.gz"
     (cd "$out" && sha256sum "$archive.gz" >"$archive.gz.sha256")
     [ -n "$url" ] || exit 0
     # One platform for each archive of this version that lies there, also of other machines.
