@@ -13,7 +13,6 @@ answers() { # PATH PATTERN: the API server says that
     [[ $said = *$2* ]]
 }
 lease() { answers /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1 renewTime 2>/dev/null; }
-on_trial() { shows "^Trial: *running" && ready; }
 # All but the tries, and the trial's clock, which stands still while judgement is suspended.
 evidence() { grep -vE '"(tries|suspended|secs|nanos)":'; }
 tries() { sed -n 's/.*"tries": *\([0-9]*\).*/\1/p'; }
