@@ -2,26 +2,29 @@
 # Builds the packages: the supervisor, the kubectl plugin, manual, completions, documents, a bill of materials. The supervisor is in use after
 # `kubelet-supervisor enable`. `krew` packs the plugin alone, with a manifest for krew.
 #
-#   packaging/build.sh [deb|rpm|all|krew] [--out DIR] [--version V] [--binary FILE --plugin FILE] [--url URL] [--fast]
+#   packaging/build.sh [deb|rpm|all|krew] [--out DIR] [--version V] [--binary FILE --plugin FILE] [--examples DIR] [--url URL] [--fast]
 #
 #   --out DIR       where they go (default: target/packages)
 #   --version V     theirs (default: Cargo.toml's)
 #   --binary FILE   packs this supervisor instead of a release build, as tests do
 #   --plugin FILE   the same for the plugin
+#   --examples DIR  has the built examples `manual` and `sbom`, as tests do; without it, cargo runs them
 #   --url URL       where the archives of krew will lie; without it there is no manifest
 #   --fast          packs loosely
 #
 # deb needs dpkg-deb, rpm needs rpmbuild (Debian: apt-get install rpm), both need objdump and strip (binutils).
-# They are for the machine's own architecture, and for its C library or a later one. With the same
-# toolchain, path and commit the same bytes come out (SOURCE_DATE_EPOCH, by default the commit's time).
+# They are for the machine's own architecture, and for its C library or a later one. With the same toolchain, tools
+# and commit the same bytes come out, wherever it lies (SOURCE_DATE_EPOCH, by default the commit's time).
 set -euo pipefail
 umask 022
 top=$(cd "$(dirname "$0")/.." && pwd)
 name=kubelet-supervisor
 die() { echo "build.sh: $*" >&2; exit 1; }
-usage() { sed -n '5,12s/^#  *//p' "$0" >&2; exit 64; }
+# shellcheck source=packaging/compile.sh
+. "$top/packaging/compile.sh"
+usage() { sed -n '5,13s/^#  *//p' "$0" >&2; exit 64; }
 
-kind=all out=$top/target/packages version='' binary='' plugin='' url='' level=6
+kind=all out=$top/target/packages version='' binary='' plugin='' examples='' url='' level=6
 case ${1:-} in deb | rpm | all | krew) kind=$1 && shift ;; esac
 while [ $# -gt 0 ]; do
     [ "$1" != --fast ] || { level=1 && shift && continue; }
@@ -31,6 +34,7 @@ while [ $# -gt 0 ]; do
     --version) version=$2 ;;
     --binary) binary=$2 ;;
     --plugin) plugin=$2 ;;
+    --examples) examples=$(realpath "$2") ;;
     --url) url=${2%/} ;;
     *) usage ;;
     esac
@@ -53,13 +57,13 @@ target=${CARGO_TARGET_DIR:-$top/target}
 version=${version//-/\~} # 1.0.0-rc.1 is before 1.0.0
 [ -n "${SOURCE_DATE_EPOCH:-}" ] || SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || date +%s)
 export SOURCE_DATE_EPOCH
-kubectl=kubectl-kubelet_config
+kubectl="kubectl-kubelet_config"
 if [ -z "$binary" ]; then
-    # Where it is installed, the binaries carry the list of what is in them too.
-    auditable=
-    [ ! -x "$(command -v cargo-auditable)" ] || auditable=auditable
-    cargo $auditable build --locked --quiet --release --bin $name --bin $kubectl
-    binary=$target/release/$name
+    # A directory of its own: with other flags all of `cargo build --release` would begin anew.
+    compile -- --target-dir "$target/packaged" --bin $name --bin $kubectl
+    binary=$target/packaged/release/$name
+    without_paths "$binary"
+    without_paths "$target/packaged/release/$kubectl"
 fi
 [ -n "$plugin" ] || plugin=$(dirname "$binary")/$kubectl
 [ -f "$binary" ] || die "--binary $binary: no such file"
@@ -76,7 +80,7 @@ if [ "$kind" = krew ]; then
     plain=${version//\~/-}
     archive=$kubectl-$plain-linux-$deb_arch.tar
     tar -C "$work/krew" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf "$out/$archive" .
-    gzip -9nf "$out/$archive" && echo "$out/$archive.gz"
+    gzip -$((level == 1 ? 1 : 9)) -nf "$out/$archive" && echo "$out/$archive.gz"
     (cd "$out" && sha256sum "$archive.gz" >"$archive.gz.sha256")
     [ -n "$url" ] || exit 0
     # One platform for each archive of this version that lies there, also of other machines.
@@ -92,10 +96,13 @@ if [ "$kind" = krew ]; then
     echo "$out/kubelet-config.yaml"
     exit 0
 fi
-cargo run --locked --quiet --example manual -- "$work/generated"
+example() { # NAME ARGUMENT...
+    if [ -n "$examples" ]; then "$examples/$1" "${@:2}"; else cargo run --locked --quiet --example "$1" -- "${@:2}"; fi
+}
+example manual "$work/generated"
 host=$(rustc -vV | sed -n 's/^host: //p')
 cargo tree --locked --edges normal,build --prefix none --target "$host" -p $name -p kubectl-plugin >"$work/linked"
-cargo metadata --locked --format-version 1 --filter-platform "$host" | cargo run --locked --quiet --example sbom -- Cargo.lock "$work/linked" >"$work/sbom.cdx.json"
+cargo metadata --locked --format-version 1 --filter-platform "$host" | example sbom Cargo.lock "$work/linked" >"$work/sbom.cdx.json"
 
 # The tree that both hold. Where zsh looks for completions is the one difference.
 stage() { # DIR ZSH_DIR
@@ -145,7 +152,8 @@ COPYRIGHT
     printf '%s\n' '# No package restarts the kubelet: the supervisor is renewed by systemctl reload kubelet.' \
         '$nrconf{override_rc}{qr(^kubelet(\.service)?$)} = 0;' >"$stage/etc/needrestart/conf.d/kubelet-supervisor.conf"
     local size
-    size=$(du -sk "$stage" | cut -f1)
+    # As dpkg-gencontrol counts it: what du says depends on the file system.
+    size=$(find "$stage" -type f -printf '%s\n' -o -printf '1\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
     mkdir "$stage/DEBIAN"
     cat >"$stage/DEBIAN/control" <<CONTROL
 Package: $name

@@ -10,13 +10,15 @@
 #   --binary FILE   packs this static plugin, of the machine's own architecture, instead of a release build, as tests do
 #
 # It holds linux/amd64 and linux/arm64 where both can be built: the other one's takes a linker (Debian: gcc-aarch64-linux-gnu) and
-# Rust's standard library (rustup target add). With the same toolchain, path and commit the same bytes come out (SOURCE_DATE_EPOCH,
-# by default the commit's time).
+# Rust's standard library (rustup target add). With the same toolchain and commit the same bytes come out, wherever it lies
+# (SOURCE_DATE_EPOCH, by default the commit's time).
 set -euo pipefail
 umask 022
 top=$(cd "$(dirname "$0")/.." && pwd)
 plugin=kubectl-kubelet_config
 die() { echo "image.sh: $*" >&2; exit 1; }
+# shellcheck source=packaging/compile.sh
+. "$top/packaging/compile.sh"
 usage() { sed -n '5,10s/^#  *//p' "$0" >&2; exit 64; }
 
 out='' name=localhost/kubectl-kubelet-config version='' binary=''
@@ -61,12 +63,10 @@ archive() { # DIRECTORY FILE: the same bytes of the same files
 
 built=
 build() { # RUST-TARGET: the static binary is $built
-    local auditable=
-    [ ! -x "$(command -v cargo-auditable)" ] || auditable=auditable
     # A directory of its own: with other flags all of the packages' build would begin anew.
-    RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static" cargo $auditable build --locked --quiet --release --target "$1" \
-        --target-dir "$target/image" --package kubectl-plugin --bin $plugin
+    compile -C target-feature=+crt-static -- --target "$1" --target-dir "$target/image" --package kubectl-plugin --bin $plugin
     built=$target/image/$1/release/$plugin
+    without_paths "$built"
 }
 
 host=$(uname -m) manifests=

@@ -44,7 +44,7 @@ if ! command -v cc >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/
 fi
 
 # The tests of signatures sign with the real tool, those of pools run the health script of Argo CD.
-for tool in minisign lua5.1; do
+for tool in minisign lua5.1 shellcheck; do
     if ! command -v $tool >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $tool
     fi
@@ -59,6 +59,14 @@ deny() {
     "$tool" --log-level error check bans licenses sources
 }
 
+# Those of a package's life are in one file with others, and for sh; zsh's own it does not know.
+scripts_are_sound() {
+    command -v shellcheck >/dev/null || { missing "shellcheck cannot be installed"; return 0; }
+    find .ci/run tests packaging examples -path packaging/scripts -prune -o \( -name '*.sh' -o -path .ci/run \) -print0 |
+        xargs -0 shellcheck --severity=warning --external-sources --shell=bash
+    shellcheck --severity=warning --shell=sh packaging/scripts/*.sh packaging/plugin/kubectl_complete-kubelet_config
+}
+
 # Suites are found, so that a new one cannot be forgotten. One with `test = false` in a Cargo.toml is slow: it runs by its
 # name alone. So is a script with a line that begins with "# Slow:".
 slow=$(cargo metadata --no-deps --locked --format-version 1 | grep -o '{"kind":\["test"\][^{}]*"test":false[^{}]*}' | sed 's/.*"name":"\([^"]*\)".*/\1/' || true)
@@ -71,6 +79,7 @@ scripts() { # true|false: slow ones or others
 }
 
 step cargo fmt --check
+step scripts_are_sound
 step cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
 # shellcheck disable=SC2046,SC2086 # names without spaces; --all-targets leaves out what has `test = false`
 step cargo clippy --locked --quiet --workspace $(printf -- '--test %s ' $slow) -- -D warnings
@@ -103,6 +112,15 @@ if [ -n "${CI:-}" ] && ! command -v kubectl >/dev/null; then
     binaries=$(tests/real/prepare.sh)
     KUBECTL=$binaries/kubectl step cargo test --locked -p kubectl-plugin --test plugin a_hundred_names
 fi
+# The README's tour tells by its exit code, too; it takes the supervisor that was built for the tests.
+tour() {
+    local status=0
+    SUPERVISOR_BINARY=${CARGO_TARGET_DIR:-target}/debug/kubelet-supervisor examples/tour.sh "$@" || status=$?
+    [ "$status" != 77 ] || { missing "the tour"; return 0; }
+    return "$status"
+}
+step tour
+step tour --modern
 # As with new worlds: an input that chance found is told.
 run_slow() {
     local status=0

@@ -21,6 +21,8 @@
 set -euo pipefail
 
 here=$(dirname "$(realpath "$0")")
+# shellcheck source=tests/real/steps.sh
+. "$here/steps.sh"
 die() { echo "cluster.sh: $*" >&2; exit 1; }
 usage() { sed -n '5,10s/^# *//p' "$0" >&2; exit 64; }
 
@@ -287,7 +289,7 @@ up() {
     binaries=$("$here/prepare.sh")
     kubelet=${KUBELET_BINARY:-$binaries/kubelet}
     mkdir -p "$DIR"/{pids,logs,pki,cni,containerd,kubelet/manifests}
-    rm -f "$DIR"/logs/{etcd,containerd,apiserver,controller-manager}.log # an earlier cluster's
+    rm -f "$DIR"/logs/{etcd,containerd,apiserver,controller-manager,up}.log # an earlier cluster's
     free_port && api=$port
     free_port && etcd=$port
     free_port && peer=$port
@@ -333,10 +335,11 @@ END
     ip addr add "$node_ip/24" dev "$net"
     ip link set "$net" up
     make_cgroups
-    start etcd
-    start containerd
-    import_image
-    start apiserver
+    step_log=$DIR/logs/up.log
+    step "starting etcd" start etcd
+    step "starting containerd" start containerd
+    step "importing an image for Pods" import_image
+    step "starting the API server" start apiserver
 }
 
 # The processes of this cluster's containers: those in its cgroup.

@@ -6,6 +6,7 @@
 # KUBELET_SUPERVISOR_CACHE (default /var/cache/kubelet-supervisor) keeps them: only the first run on a machine builds,
 # later ones need neither network nor time. Exit 77: this machine cannot do it (not root, not Debian 12).
 # EXTRA_BINARIES names others of the same tree that are needed too: kube-controller-manager.
+# Each step is said on stderr (steps.sh); what apt and the compiler say is in prepare.log in that directory.
 set -euo pipefail
 
 cache=${KUBELET_SUPERVISOR_CACHE:-/var/cache/kubelet-supervisor}
@@ -13,8 +14,9 @@ run_packages=(etcd-server containerd runc iptables conntrack ethtool socat conta
     openssl jq curl iproute2 systemd-container)
 build_packages=(golang-go rsync dpkg-dev golang-github-modern-go-reflect2-dev)
 
+# shellcheck source=tests/real/steps.sh
+. "$(dirname "$(realpath "$0")")/steps.sh"
 unavailable() { echo "prepare.sh: prerequisite missing: $*" >&2; exit 77; }
-say() { echo "prepare.sh: $*" >&2; }
 
 [ "$(id -u)" = 0 ] || unavailable "must be root"
 # shellcheck source=/dev/null
@@ -24,31 +26,10 @@ say() { echo "prepare.sh: $*" >&2; }
 mkdir -p "$cache"
 cache=$(realpath "$cache")
 exec 9>"$cache/.lock"
-flock 9 # two runs at once: the second waits, then finds everything done
-
-# Lists which of the packages are not installed.
-missing() {
-    local p
-    for p; do
-        [ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || echo "$p"
-    done
-}
-
-updated=
-apt_update() {
-    [ -z "$updated" ] || return 0
-    apt-get -qq update >&2
-    updated=yes
-}
-
-install_packages() {
-    local want
-    mapfile -t want < <(missing "$@")
-    [ ${#want[@]} -gt 0 ] || return 0
-    say "installing ${want[*]}"
-    apt_update
-    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${want[@]}" </dev/null >&2 9>&-
-}
+# Two runs at once: the second waits, then finds everything done.
+flock -n 9 || step "waiting for another run of prepare.sh" flock 9
+step_log=$cache/prepare.log
+: >"$step_log"
 
 # The version of the source package, as far as the machine's package lists know it.
 source_version() { apt-cache showsrc --only-source kubernetes 2>/dev/null | sed -n 's/^Version: //p' | grep -F 1.20.2 | sort -V | tail -n 1; }
@@ -76,11 +57,12 @@ complete() { [ -z "$(lacking "$1")" ]; } # DIRECTORY
 build() { # TARGET: builds whatever it lacks
     local target=$1 tree b
     mapfile -t binaries < <(lacking "$target")
-    install_packages "${build_packages[@]}"
+    install_packages "${build_packages[@]}" 9>&-
     work=$(mktemp -d "$cache/.build.XXXXXX")
     trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
     cd "$work"
-    apt-get -qq -o APT::Sandbox::User=root source --only-source "kubernetes=$version" >&2
+    step "fetching the source of Kubernetes $version from Debian" \
+        apt-get -q -o APT::Sandbox::User=root source --only-source "kubernetes=$version"
     tree=$(echo "$work"/kubernetes-*/)
     cd "$tree"
 
@@ -94,8 +76,7 @@ build() { # TARGET: builds whatever it lacks
     ln -s "$PWD" .go/src/k8s.io/kubernetes
     export GOPATH=$PWD/.go GOCACHE=$work/go-cache GO111MODULE=off GOFLAGS="" CGO_ENABLED=0
     export KUBE_GIT_VERSION=v1.20.2 # else the binaries do not know which version they are
-    say "building ${binaries[*]} $version (some minutes)"
-    make WHAT="${binaries[*]/#/cmd/}" GOFLAGS= >"$work/log" 2>&1 9>&- || { tail -n 40 "$work/log" >&2; exit 1; }
+    step "building ${binaries[*]}: once, five minutes on two cores" make WHAT="${binaries[*]/#/cmd/}" GOFLAGS= 9>&-
 
     # Renames, so that a binary in the cache is always a whole one.
     mkdir -p "$target"
@@ -103,7 +84,7 @@ build() { # TARGET: builds whatever it lacks
     cd /
 }
 
-install_packages "${run_packages[@]}"
+install_packages "${run_packages[@]}" 9>&- # a daemon that is installed must not keep the lock
 
 version=$(source_version || true)
 if [ -z "$version" ]; then # nobody asked for sources yet, or the lists were thrown away

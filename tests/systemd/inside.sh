@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs inside the container, as a service of its systemd; once in each of its two boots.
 set -uo pipefail
-cd /suite
+cd /suite || exit
 # shellcheck source=tests/systemd/lib.sh
 . ./lib.sh
 topics=$(<topics)

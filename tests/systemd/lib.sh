@@ -1,4 +1,5 @@
 # What the topics share; sourced inside the container.
+# shellcheck disable=SC2034,SC2154 # what the topics share is named here and there
 passed=0 failed=0
 dropin=/etc/systemd/system/kubelet.service.d/90-kubelet-supervisor.conf
 topic=
@@ -49,6 +50,7 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
 # grep reads to the end: with -q a writer that is not done yet would see a broken pipe.
 ready() { kubelet-supervisor status -o json 2>/dev/null | grep '"ready": *true' >/dev/null; }
 shows() { kubelet-supervisor status 2>/dev/null | grep "$1" >/dev/null; }
+on_trial() { shows "^Trial: *running" && ready; }
 # What must not be in the history of a configuration that nothing was wrong with.
 no_blame() { ! kubelet-supervisor history | grep -E 'RolledBack|NotBlamed|Rejected'; }
 main_is_supervisor() { is "$(cat "/proc/$(property MainPID)/comm")" kubelet-supervi; }

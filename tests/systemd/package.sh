@@ -1,4 +1,5 @@
 # The packages: install, upgrade, remove and purge restart nothing, and never leave a node without a kubelet. Sourced.
+# shellcheck disable=SC2034,SC2154 # what the topics share is named here and there
 store=/var/lib/kubelet/dynamic-config
 shared=/usr/share
 
@@ -62,6 +63,35 @@ life() { # FIRST SECOND REMOVE
     ok "remove: the supervisor that still runs minds the kubelet" until_true 30 another_kubelet "$before"
 }
 
+# The same in the middle of a trial: it is not begun anew, and is won.
+trial() {
+    local before begun
+    bare kubeadm
+    topic=trial
+    echo STAND_IN_REPORTS=1 >/usr/bin/kubelet.env
+    ok "the earlier version" eval 'dpkg -i $first_deb && kubelet-supervisor enable -- --trial-duration 40s'
+    api_server
+    systemctl start kubelet
+    ok "ready" until_true 60 ready
+    assign "maxPods: 51"
+    ok "a configuration is on trial" until_true 60 on_trial
+    ok "and healthy" until_true 60 eval '[[ $(trial_since) = *:\"* ]]'
+    before=$(both) begun=$(trial_since)
+    ok "upgrade" eval 'dpkg -i /suite/packages/kubelet-supervisor_99*.deb && is "$(both)" "$before"'
+    ok "reload" timeout 60 systemctl reload kubelet
+    ok "the new one runs" until_true 30 eval 'is "$(readlink "/proc/$(property MainPID)/exe")" /usr/bin/kubelet-supervisor'
+    ok "nothing is restarted" is "$(both)" "$before"
+    ok "the trial goes on" eval 'until_true 30 ready && on_trial'
+    ok "since when it did" is "$(trial_since)" "$begun"
+    ok "last known good in the end" until_true 120 shows "^Last known good: *as assigned"
+    ok "the same kubelet all the time" is "$(both)" "$before"
+    ok "and no blame" no_blame
+    systemctl stop kubelet api-server
+    rm /usr/bin/kubelet.env
+    dpkg -P kubelet-supervisor >/dev/null 2>&1
+}
+trial_since() { kubelet-supervisor status -o json | tr -d ' \n' | grep -o '"trial":.*' | grep -o '"since":[^,}]*' | head -n 1; }
+
 purges() {
     topic=deb
     ok "purge while a supervisor runs keeps its files" eval 'dpkg -P kubelet-supervisor >/tmp/purged 2>&1 && says "is kept" /tmp/purged && test -e $store/supervisor/lock'
@@ -105,6 +135,7 @@ offline() {
 first_deb=$(echo /suite/packages/kubelet-supervisor_0*.deb)
 life "dpkg -i $first_deb" "dpkg -i /suite/packages/kubelet-supervisor_99*.deb" "dpkg -r kubelet-supervisor" deb
 purges
+trial
 unguarded
 offline
 if command -v rpm >/dev/null; then

@@ -1,5 +1,6 @@
 # A power-off in the middle of a trial, with the kubelet's surroundings going first. What goes on in these seconds is
 # nobody's fault; what comes up again is what went down. Sourced, once in each boot.
+# shellcheck disable=SC2034,SC2154 # what the topics share is named here and there
 topic=shutdown
 store=/var/lib/kubelet/dynamic-config/supervisor
 
@@ -12,7 +13,6 @@ answers() { # PATH PATTERN: the API server says that
     [[ $said = *$2* ]]
 }
 lease() { answers /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1 renewTime 2>/dev/null; }
-on_trial() { shows "^Trial: *running" && ready; }
 # All but the tries, and the trial's clock, which stands still while judgement is suspended.
 evidence() { grep -vE '"(tries|suspended|secs|nanos)":'; }
 tries() { sed -n 's/.*"tries": *\([0-9]*\).*/\1/p'; }

@@ -1,4 +1,5 @@
 # Every form of unit: enable, live, die, disable. Sourced.
+# shellcheck disable=SC2034,SC2154 # what the topics share is named here and there
 
 # The life of a unit under the supervisor. ARGS must be in the kubelet's command line.
 walk() { # FORM ARGS

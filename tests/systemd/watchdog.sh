@@ -1,5 +1,6 @@
 # WatchdogSec= in the unit: a kubelet that hangs is restarted by systemd, with its supervisor, and runs on what is last
 # known good; nothing is held against that. Sourced.
+# shellcheck disable=SC2034,SC2154 # what the topics share is named here and there
 
 bare kubeadm
 topic=watchdog
