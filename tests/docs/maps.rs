@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{code, read, table};
 
 const TESTING: &str = "docs/development/testing.md";
+const CLAIMS: &str = "docs/development/claims.md";
 const CONTRIBUTING: &str = "CONTRIBUTING.md";
 /// Where suites are.
 const SUITES: [&str; 3] = ["tests", "crates/kubectl-plugin/tests", "crates/testkit/tests"];
@@ -58,9 +59,9 @@ fn resolve(name: &str) -> Option<(String, Option<String>)> {
 fn resolved(cells: impl IntoIterator<Item = String>) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for name in cells {
-        let (file, function) = resolve(&name).unwrap_or_else(|| panic!("{TESTING}: no suite or file {name}"));
+        let (file, function) = resolve(&name).unwrap_or_else(|| panic!("no suite or file {name}"));
         if let Some(function) = function {
-            assert!(read(&file).contains(&format!("fn {function}(")), "{TESTING}: no {function} in {file}");
+            assert!(read(&file).contains(&format!("fn {function}(")), "no {function} in {file}");
         }
         found.insert(file);
     }
@@ -82,6 +83,18 @@ fn every_promise_has_its_tests_and_they_exist() {
     assert_eq!(shown, expected);
     for row in rows {
         assert!(!resolved(code(&row[1])).is_empty(), "{}: no test", row[0]);
+    }
+}
+
+#[test]
+fn every_claim_stands_on_its_page_and_is_shown_by_something() {
+    let plain = |text: &str| text.replace("**", "").split_whitespace().collect::<Vec<_>>().join(" ");
+    for row in table(CLAIMS, "page") {
+        let page = code(&row[0]).remove(0);
+        assert!(plain(&read(&page)).contains(&plain(&row[1])), "{CLAIMS}: {page} does not say {:?}", row[1]);
+        let (paths, tests): (Vec<_>, Vec<_>) = code(&row[2]).into_iter().partition(|name| name.contains('/'));
+        assert!(paths.iter().all(|path| exists(path)), "{CLAIMS}: {paths:?}");
+        assert!(!resolved(tests).is_empty() || !paths.is_empty(), "{CLAIMS}: nothing shows {:?}", row[1]);
     }
 }
 
