@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The newest version whose sources these defaults were read in; that is behind `schema::NEWEST` while its sources cannot be had.
-const NEWEST: u64 = 36;
+pub(super) const NEWEST: u64 = 36;
 
 /// How mature a gate is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

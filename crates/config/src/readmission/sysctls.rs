@@ -3,11 +3,11 @@
 
 use serde_json::Value;
 
+use super::gates::NEWEST;
 use super::kubelet::Kubelet;
 use super::refusal::Certainty;
 use crate::hazard::effective;
 use crate::pods::PodSummary;
-use crate::schema;
 
 /// What every kubelet allows, and the first minor version that does (safe_sysctls.go and whitelist.go in
 /// pkg/kubelet/sysctl, v1.20 to v1.36). Some ask for a kernel; a pod that runs has it.
@@ -44,7 +44,7 @@ fn refusal(sysctl: &str, allowed: &[String], minor: Option<u64>) -> Option<Certa
         return None;
     }
     let since = SAFE.iter().find(|(name, _)| *name == sysctl).map(|(_, since)| *since);
-    match (since, minor.filter(|minor| *minor <= schema::NEWEST)) {
+    match (since, minor.filter(|minor| *minor <= NEWEST)) {
         (Some(since), Some(minor)) if since <= minor => None,
         (Some(0), _) => None,
         (_, Some(_)) => Some(Certainty::Refused),
