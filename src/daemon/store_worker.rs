@@ -10,7 +10,7 @@ use crate::adapters::fsx::Disk;
 use crate::adapters::store::{ConfigContent, FsStore, GivenFiles, StoredConfig};
 use crate::machine::Input;
 use crate::machine::history::HistoryEntry;
-use crate::machine::model::{Damage, LoadTarget, RenderError, Rendered};
+use crate::machine::model::{Damage, LoadTarget, RenderError, Rendered, Verification};
 use crate::machine::records::{Stored, Version};
 use crate::ports::{Checkpoint, Local, Store, StoreError, StoreRequest};
 use kubelet_config::digest::Digest;
@@ -75,7 +75,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 let kubelet = self.local.kubelet_id();
                 Input::Loaded(ticket, kubelet, self.load(&target))
             }
-            StoreRequest::Verify(ticket, _) if self.standalone => Input::Verified(ticket, Vec::new()),
+            StoreRequest::Verify(ticket, _) if self.standalone => Input::Verified(ticket, Verification::default()),
             StoreRequest::Verify(ticket, versions) => Input::Verified(ticket, self.verify(&versions)),
             StoreRequest::SwapStateFiles(ticket, files) => {
                 let root_dir = self.args.last("root-dir").unwrap_or(DEFAULT_ROOT_DIR);
@@ -116,7 +116,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
     }
 
     /// A read that fails is the disk's, and no damage.
-    fn verify(&mut self, versions: &BTreeSet<Version>) -> Vec<Damage> {
+    fn verify(&mut self, versions: &BTreeSet<Version>) -> Verification {
         let record = self.store.mend_record();
         let record = record.map(|(what, mended)| Damage {
             what,
@@ -124,17 +124,25 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             content: None,
             mended: mended.map_err(|why| why.to_string()),
         });
-        let mut found: Vec<Damage> = record.into_iter().collect();
+        let mut found = Verification { damage: record.into_iter().collect(), is_partial: false };
         for Version { source, digest } in versions {
-            if let Some(digest) = digest
-                && let Err(RenderError::Checkpoint(what)) = self.store.open_config(digest)
-            {
-                let mended = self.render(source, Some(digest)).map(drop).map_err(|error| error.to_string());
-                found.push(Damage { what, source: Some(source.clone()), content: Some(digest.clone()), mended });
+            if let Some(digest) = digest {
+                match self.store.open_config(digest) {
+                    Err(RenderError::Checkpoint(what)) => {
+                        let mended = self.render(source, Some(digest)).map(drop).map_err(|error| error.to_string());
+                        let (source, content) = (Some(source.clone()), Some(digest.clone()));
+                        found.damage.push(Damage { what, source, content, mended });
+                    }
+                    opened => found.is_partial |= opened.is_err(),
+                }
             }
-            if let Some(what) = self.store.checkpoint_damage(source) {
-                let mended = Err("its source alone has these bytes".to_owned());
-                found.push(Damage { what, source: Some(source.clone()), content: None, mended });
+            match self.store.checkpoint_damage(source) {
+                Ok(None) => {}
+                Ok(Some(what)) => {
+                    let mended = Err("its source alone has these bytes".to_owned());
+                    found.damage.push(Damage { what, source: Some(source.clone()), content: None, mended });
+                }
+                Err(_) => found.is_partial = true,
             }
         }
         found

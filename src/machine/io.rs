@@ -14,8 +14,8 @@ use super::evidence::{Activity, Environment, Failure, LeaseObservation, NodeRead
 use super::handover::Handover;
 use super::history::HistoryEntry;
 use super::model::{
-    Damage, Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, TrialResult,
-    Verdict,
+    Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, TrialResult,
+    Verdict, Verification,
 };
 use super::records::{Records, Stored, Version};
 use kubelet_config::assignment::Assignment;
@@ -77,8 +77,8 @@ pub enum Input {
     StoreTouched,
     /// Something was written in the local files, or their place.
     LocalFilesTouched,
-    /// Outcome of [`StoreRequest::Verify`]: what is not as it was written.
-    Verified(Ticket, Vec<Damage>),
+    /// Outcome of [`StoreRequest::Verify`].
+    Verified(Ticket, Verification),
     /// Outcome of [`StoreRequest::SwapStateFiles`].
     StateFilesSwapped(Ticket, Result<(), String>),
     /// Outcome of [`Effect::Start`]; it comes at once.

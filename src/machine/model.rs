@@ -197,6 +197,15 @@ pub enum RenderError {
     Policy(String),
 }
 
+/// What the store was found to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verification {
+    /// What is not as it was written.
+    pub damage: Vec<Damage>,
+    /// Something could not be read: it may be whole, or not.
+    pub is_partial: bool,
+}
+
 /// Something in the store that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {

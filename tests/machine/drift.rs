@@ -9,6 +9,7 @@ testkit::scenarios!(
     a_checkpoint_comes_from_the_api_server_again,
     what_cannot_be_put_right_is_told_once,
     a_store_that_does_not_answer_is_asked_again,
+    what_could_not_be_read_is_looked_at_again,
 );
 
 fn proven(name: &str) -> Node {
@@ -64,6 +65,19 @@ fn what_cannot_be_put_right_is_told_once() {
     assert_eq!(drifts(&node), 2, "content and checkpoint, once each: {:?}", node.events());
     assert_eq!(node.state.damage().count(), 2);
     assert_eq!(node.running(), Some("a"));
+}
+
+/// The disk fails while the store is verified, and nobody writes in it after that.
+fn what_could_not_be_read_is_looked_at_again() {
+    let mut node = proven("a");
+    touched(&mut node);
+    node.store.damaged.insert("a".to_owned());
+    node.store.fails = 1;
+    node.step(Input::StoreTouched);
+    node.pass(3);
+    assert_eq!((drifts(&node), node.store.damaged.len(), node.store.fails), (0, 1, 0));
+    node.pass(60);
+    assert_eq!((drifts(&node), node.store.damaged.len()), (1, 0));
 }
 
 fn a_store_that_does_not_answer_is_asked_again() {

@@ -164,6 +164,7 @@ const FAILED_ONCE: &[u64] = &[
     899_189_306_187_317_351,
     899_189_306_187_317_431,
     2_844_626_587_224_605,
+    2056,
 ];
 
 fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {

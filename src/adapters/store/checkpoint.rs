@@ -191,11 +191,15 @@ impl<D: Disk> FsStore<D> {
         })
     }
 
-    /// What is wrong with a checkpoint, if the disk gives it.
-    pub fn checkpoint_damage(&self, source: &Source) -> Option<String> {
+    /// What is wrong with a checkpoint.
+    ///
+    /// # Errors
+    /// Why the disk does not give it.
+    pub fn checkpoint_damage(&self, source: &Source) -> Result<Option<String>, String> {
         match self.verified(source) {
-            Err(Fault::Damaged(what)) => Some(what),
-            Ok(_) | Err(Fault::Disk(_)) => None,
+            Ok(_) => Ok(None),
+            Err(Fault::Damaged(what)) => Ok(Some(what)),
+            Err(Fault::Disk(error)) => Err(error),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::machine::io::{Effect, StoreRequest, Ticket};
-use crate::machine::model::{Damage, later};
+use crate::machine::model::{Verification, later};
 use crate::machine::records::{Records, Version};
 use crate::machine::{State, events, limits};
 use kubelet_config::duration;
@@ -47,12 +47,12 @@ impl State {
     }
 
     /// What was found, which is told once.
-    pub(in crate::machine) fn verified(&mut self, ticket: Ticket, found: Vec<Damage>, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn verified(&mut self, ticket: Ticket, found: Verification, fx: &mut Vec<Effect>) {
         if self.drift.asked.is_none_or(|asked| asked.ticket != ticket) {
             return;
         }
         self.drift.asked = None;
-        if found.is_empty() {
+        if found == Verification::default() {
             self.drift.rounds = 0;
         } else {
             // It is verified again in any case; whoever fights over a file, or a disk that is full, is not met in a loop.
@@ -61,7 +61,10 @@ impl State {
             self.drift.due = Some(later(self.now, pause));
         }
         let before = std::mem::take(&mut self.drift.told);
-        for damage in found {
+        if found.is_partial {
+            self.drift.told.clone_from(&before);
+        }
+        for damage in found.damage {
             let mended = damage.mended.is_ok();
             if mended || !before.contains_key(&damage.what) {
                 let assigned = self.records().assigned.as_ref().map(|version| &version.source);

@@ -10,7 +10,7 @@ use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
-use kubelet_supervisor::machine::model::{Exit, KubeletId, LoadTarget, Moment, RenderError, Rendered};
+use kubelet_supervisor::machine::model::{Exit, KubeletId, LoadTarget, Moment, RenderError, Rendered, Verification};
 use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
 use kubelet_supervisor::machine::{EXIT_FOR_RESTART, Effect, Handover, Input, Settings, State, Ticket};
 use kubelet_supervisor::ports::StoreRequest;
@@ -332,7 +332,7 @@ impl Driver {
                 Input::Saved(ticket, result)
             }
             StoreRequest::Load(ticket, target) => Input::Loaded(ticket, id, self.load(&target, result)),
-            StoreRequest::Verify(ticket, _) => Input::Verified(ticket, Vec::new()),
+            StoreRequest::Verify(ticket, _) => Input::Verified(ticket, Verification::default()),
             StoreRequest::SwapStateFiles(ticket, _) => Input::StateFilesSwapped(ticket, result),
             StoreRequest::Append(entry) => Input::Appended(entry, result),
             StoreRequest::Collect(sources, digests) => {

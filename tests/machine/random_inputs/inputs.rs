@@ -10,7 +10,7 @@ use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStat
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::evidence::{Activity, Environment, LeaseObservation, NodePressure, NodeReadiness};
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::machine::model::{Damage, Exit, KubeletId, Moment, RenderError, Verdict};
+use kubelet_supervisor::machine::model::{Damage, Exit, KubeletId, Moment, RenderError, Verdict, Verification};
 use kubelet_supervisor::machine::records::Stored;
 use kubelet_supervisor::machine::{Effect, FetchError, Handover, Input, Settings, State, StoreRequest, Ticket};
 
@@ -116,7 +116,8 @@ pub fn make(kind: usize, seed: u8) -> Input {
         31 => Input::StoreTouched,
         32 => {
             let damage = Damage { what: "a file".to_owned(), source: Some(other), content: None, mended: result };
-            Input::Verified(ticket, if seed > 6 { vec![damage] } else { Vec::new() })
+            let damage = if seed > 6 { vec![damage] } else { Vec::new() };
+            Input::Verified(ticket, Verification { damage, is_partial: odd })
         }
         33 => Input::LocalFilesTouched,
         35 => Input::PolicyChanged,

@@ -12,7 +12,7 @@ use kubelet_supervisor::adapters::kube::KubeCluster;
 use kubelet_supervisor::daemon::render::{self, configuration};
 use kubelet_supervisor::machine::evidence::{Activity, Environment};
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::machine::model::{Exit, KubeletId, LoadTarget, RenderError, Rendered, Verdict};
+use kubelet_supervisor::machine::model::{Exit, KubeletId, LoadTarget, RenderError, Rendered, Verdict, Verification};
 use kubelet_supervisor::machine::records::{RecordFile, Version};
 use kubelet_supervisor::machine::{Counter, Input, Level, Records, State, Stored, Ticket};
 use kubelet_supervisor::ports::{self, Checkpoint, LocalError, LocalPolicy, SpawnError, StoreRequest};
@@ -175,7 +175,7 @@ impl ports::Store for Disk {
                 Input::Saved(ticket, Ok(()))
             }
             StoreRequest::Load(ticket, target) => Input::Loaded(ticket, kubelet_id(), self.load(&target)),
-            StoreRequest::Verify(ticket, _) => Input::Verified(ticket, Vec::new()),
+            StoreRequest::Verify(ticket, _) => Input::Verified(ticket, Verification::default()),
             StoreRequest::SwapStateFiles(ticket, _) => Input::StateFilesSwapped(ticket, Ok(())),
             StoreRequest::Append(mut entry) => {
                 entry.number = self.history.last().map_or(1, |last| last.number + 1);

@@ -9,7 +9,9 @@ use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::schema;
 use kubelet_config::source::{ConfigAnnotations, Source};
 use kubelet_supervisor::machine::Input;
-use kubelet_supervisor::machine::model::{Damage, KubeletId, LoadTarget, RenderError, Rendered, StateFiles};
+use kubelet_supervisor::machine::model::{
+    Damage, KubeletId, LoadTarget, RenderError, Rendered, StateFiles, Verification,
+};
 use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
 use kubelet_supervisor::ports::StoreRequest;
 use serde_json::json;
@@ -188,7 +190,9 @@ impl Node {
                 }
                 Some(Input::StateFilesSwapped(ticket, written))
             }
-            StoreRequest::Verify(ticket, _) if fails => Some(Input::Verified(ticket, Vec::new())),
+            StoreRequest::Verify(ticket, _) if fails => {
+                Some(Input::Verified(ticket, Verification { is_partial: true, ..Verification::default() }))
+            }
             StoreRequest::Verify(ticket, versions) => Some(Input::Verified(ticket, self.verify(versions))),
             StoreRequest::Append(entry) => Some(Input::Appended(entry, written)),
             StoreRequest::Collect(sources, digests) => {
@@ -203,8 +207,8 @@ impl Node {
         }
     }
 
-    fn verify(&mut self, versions: BTreeSet<Version>) -> Vec<Damage> {
-        let mut found = Vec::new();
+    fn verify(&mut self, versions: BTreeSet<Version>) -> Verification {
+        let mut found = Verification::default();
         for Version { source, digest } in versions {
             let is_whole =
                 |digest: &Digest| self.store.configs.contains_key(digest) && !self.store.damaged.contains(&digest.0);
@@ -212,12 +216,12 @@ impl Node {
                 let what = format!("the content {}", digest.0);
                 let mended = self.load(&LoadTarget::Content(digest.clone(), source.clone()));
                 let mended = mended.map(drop).map_err(|error| error.to_string());
-                found.push(Damage { what, source: Some(source.clone()), content: Some(digest), mended });
+                found.damage.push(Damage { what, source: Some(source.clone()), content: Some(digest), mended });
             }
             if !self.store.checkpoints.contains(&source) {
                 let (what, mended) =
                     (format!("the checkpoint of {source}"), Err("its source alone has these bytes".to_owned()));
-                found.push(Damage { what, source: Some(source), content: None, mended });
+                found.damage.push(Damage { what, source: Some(source), content: None, mended });
             }
         }
         found
