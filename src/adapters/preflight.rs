@@ -337,6 +337,13 @@ impl PreflightCommand {
     }
 
     async fn run(&self, config: Option<&str>, overrides: &FlagOverrides, config_dir: &ConfigDir) -> Classification {
+        let dir = self.dir.clone();
+        // The kubelet makes its throw-away certificates there: nothing is written where others can change it.
+        let trusted =
+            tokio::task::spawn_blocking(move || ownership::check(&dir).map_err(|error| error.to_string())).await;
+        if let Err(why) = trusted.unwrap_or_else(|error| Err(error.to_string())) {
+            return Classification::Candidate(Verdict::Inconclusive(why));
+        }
         let dir = self.dir.display().to_string();
         let args = self.args.with(overrides).for_preflight(config, config_dir, &dir);
         match run_judge(&self.program, &args).await {
