@@ -23,7 +23,7 @@ const ANY_RESTART: &str = "pods";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impact {
     /// The top-level field that brings it about, and acknowledges it; `pods` if any restart of the kubelet would: nothing is
-    /// refused for that, but waited for.
+    /// refused for that, and only what has changed about the Node since (labels, taints, operating system) is waited for.
     pub field: &'static str,
     /// What would happen.
     pub message: String,
