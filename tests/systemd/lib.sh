@@ -89,6 +89,7 @@ bare() {
 }
 form_package() { ln -sf /dev/null /etc/systemd/system/kubelet.service.d/10-kubeadm.conf; }
 form_kubeadm() { echo 'KUBELET_EXTRA_ARGS=--max-pods=42 --v=2' >/etc/default/kubelet; }
+form_rhel() { echo 'KUBELET_EXTRA_ARGS=--max-pods=42 --v=2' >/etc/sysconfig/kubelet; }
 form_openshift() {
     mkdir -p /etc/kubernetes
     cp /var/lib/kubelet/config.yaml /etc/kubernetes/kubelet.conf

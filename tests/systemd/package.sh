@@ -20,14 +20,14 @@ installed_files() {
 both() { echo "$(property MainPID) $(kubelet_pids) $(property NRestarts)"; }
 
 # FIRST and SECOND install a version, REMOVE takes it away.
-life() { # FIRST SECOND REMOVE
+life() { # FIRST SECOND REMOVE TOPIC FORM
     local first=$1 second=$2 remove=$3 before
-    bare kubeadm
+    bare "$5"
     topic=$4
     rm -f /usr/bin/kubelet-supervisor
     systemctl start kubelet && until_true 30 one_kubelet
     before=$(both)
-    ok "install" eval "$first >/tmp/installed 2>&1"
+    ok "install" eval '{ eval "$first"; } >/tmp/installed 2>&1 || not cat /tmp/installed'
     ok "install: says how to go on" says "kubelet-supervisor enable" /tmp/installed
     ok "install: nothing is restarted or enabled" eval 'is "$(both)" "$before" && [ ! -e $dropin ]'
     ok "install: all files are there" installed_files
@@ -132,17 +132,56 @@ offline() {
     systemctl daemon-reload
 }
 
+# A file tree as RHEL 9 has it, until `debian_again`: no dpkg, no needrestart, /etc/sysconfig in the place of /etc/default,
+# kubeadm's drop-in as its rpm brings it, and what rpm's database there knows of all that our package asks for.
+rhel() {
+    local version library
+    mkdir -p /tmp/none /etc/sysconfig /tmp/kept
+    mount --bind /tmp/none /etc/default
+    mount --bind /suite/forms/os-release-rhel /etc/os-release
+    for program in /usr/bin/dpkg /usr/bin/apt-get; do
+        [ ! -e $program ] || mount --bind /dev/null $program
+    done
+    mv /etc/needrestart /tmp/kept/ 2>/dev/null
+    sed 's,/etc/default/,/etc/sysconfig/,' /suite/forms/10-kubeadm.conf >/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf
+    {
+        printf '%s\n' "Name: rhel" "Version: 9" "Release: 1" "Summary: Stands for glibc and libgcc" "License: none"
+        printf 'Provides: %s\n' /bin/sh 'rtld(GNU_HASH)' {libc.so.6,libm.so.6,libgcc_s.so.1,ld-linux-x86-64.so.2}'()(64bit)'
+        for version in 2.2.5 2.3 2.3.{2..4} 2.{4..34}; do
+            printf 'Provides: %s\n' {libc.so.6,libm.so.6,ld-linux-x86-64.so.2}"(GLIBC_$version)(64bit)"
+        done
+        printf 'Provides: libgcc_s.so.1(GCC_%s)(64bit)\n' 3.0 3.3 3.3.1 3.4 3.4.{2,4} 4.{0,2,3}.0
+        printf '%%description\n%%files\n'
+    } >/tmp/rhel.spec
+    rpmbuild -bb --quiet --define "_topdir /tmp/rpmbuild" /tmp/rhel.spec && rpm -i /tmp/rpmbuild/RPMS/*/rhel-9-1.*.rpm
+}
+debian_again() {
+    rpm -e rhel
+    umount /etc/default /etc/os-release
+    for program in /usr/bin/dpkg /usr/bin/apt-get; do
+        if mountpoint -q $program; then umount $program; fi
+    done
+    mv /tmp/kept/needrestart /etc/ 2>/dev/null
+    cp /suite/forms/10-kubeadm.conf /usr/lib/systemd/system/kubelet.service.d/
+    rm -rf /etc/sysconfig
+}
+
 first_deb=$(echo /suite/packages/kubelet-supervisor_0*.deb)
-life "dpkg -i $first_deb" "dpkg -i /suite/packages/kubelet-supervisor_99*.deb" "dpkg -r kubelet-supervisor" deb
+life "dpkg -i $first_deb" "dpkg -i /suite/packages/kubelet-supervisor_99*.deb" "dpkg -r kubelet-supervisor" deb kubeadm
 purges
 trial
 unguarded
 offline
 if command -v rpm >/dev/null; then
     systemctl stop kubelet
-    # Debian's libraries are not in rpm's database.
-    life "rpm -i --nodeps /suite/packages/kubelet-supervisor-0*.rpm" "rpm -U --nodeps /suite/packages/kubelet-supervisor-99*.rpm" "rpm -e kubelet-supervisor" rpm
+    topic=rhel
+    ok "a file tree as RHEL 9 has it" rhel
+    # Its own dependencies, nothing waived.
+    life "rpm -i /suite/packages/kubelet-supervisor-0*.rpm" "rpm -U /suite/packages/kubelet-supervisor-99*.rpm" "rpm -e kubelet-supervisor" rhel rhel
+    ok "its own settings are the kubelet's" grep -q -- --max-pods=42 <(kubelet_args)
     ok "the store stays" test -e $store/supervisor
+    systemctl stop kubelet
+    debian_again
 else
     left_out "there is no rpm here"
 fi
