@@ -160,7 +160,11 @@ launchers() {
     launched systemd-cat "/usr/bin/systemd-cat -t kubelet-cat" logs_as_kubelet_cat
     # OpenShift's, in what it does; kubens.service makes the namespace there.
     mkdir -p /run/kubens && mount --bind --make-private /run/kubens /run/kubens && touch /run/kubens/mnt
-    unshare --mount=/run/kubens/mnt --propagation slave mount --make-rshared /
+    # On Linux 6.18 each CPU numbers namespaces on its own, and one with a lower number than ours cannot be bound here: on the CPU
+    # where ours was made it is higher.
+    for ((cpu = 0; cpu < $(nproc --all); cpu++)); do
+        ! taskset -c $cpu unshare --mount=/run/kubens/mnt --propagation slave mount --make-rshared / || break
+    done
     printf '#!/bin/bash\nexec nsenter --mount=/run/kubens/mnt "$@"\n' >/usr/local/bin/kubenswrapper && chmod 755 /usr/local/bin/kubenswrapper
     launched kubenswrapper /usr/local/bin/kubenswrapper is_in_its_namespace
     rm /usr/local/bin/kubenswrapper
