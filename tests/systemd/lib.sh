@@ -3,6 +3,8 @@
 passed=0 failed=0
 dropin=/etc/systemd/system/kubelet.service.d/90-kubelet-supervisor.conf
 topic=
+# The file of kubeadm's drop-in that is the administrator's.
+settings=/etc/default/kubelet
 
 ok() { # NAME COMMAND...
     local name=$1
@@ -65,7 +67,7 @@ After=kubelet.service ${1:-}
 [Service]
 ExecStart=/suite/stand-in-api-server 6443 node-1 /etc/kubernetes/kubelet.conf /etc/kubernetes/pool.yaml
 UNIT
-    echo "KUBELET_EXTRA_ARGS=--kubeconfig=/etc/kubernetes/kubelet.conf --hostname-override=node-1" >/etc/default/kubelet
+    echo "KUBELET_EXTRA_ARGS=--kubeconfig=/etc/kubernetes/kubelet.conf --hostname-override=node-1" >$settings
     systemctl daemon-reload
     systemctl restart api-server && until_true 30 test -s /etc/kubernetes/kubelet.conf
 }
@@ -78,7 +80,7 @@ bare() {
     systemctl stop kubelet 2>/dev/null
     systemctl unmask kubelet 2>/dev/null
     rm -rf /etc/systemd/system/kubelet.service /etc/systemd/system/kubelet.service.d /run/systemd/system/kubelet.service.d
-    rm -rf /etc/default/kubelet /etc/eks /var/lib/kubelet/dynamic-config /etc/kubernetes/kubelet.conf /var/lib/kubelet/kubeconfig
+    rm -rf $settings /etc/eks /var/lib/kubelet/dynamic-config /etc/kubernetes/kubelet.conf /var/lib/kubelet/kubeconfig
     mkdir -p /etc/systemd/system/kubelet.service.d /var/lib/kubelet
     # Quicker than units really are; not in the kubelet's own files.
     printf '[Service]\nRestartSec=1\n' >/etc/systemd/system/kubelet.service.d/20-quick.conf
@@ -88,8 +90,7 @@ bare() {
     topic=$1
 }
 form_package() { ln -sf /dev/null /etc/systemd/system/kubelet.service.d/10-kubeadm.conf; }
-form_kubeadm() { echo 'KUBELET_EXTRA_ARGS=--max-pods=42 --v=2' >/etc/default/kubelet; }
-form_rhel() { echo 'KUBELET_EXTRA_ARGS=--max-pods=42 --v=2' >/etc/sysconfig/kubelet; }
+form_kubeadm() { echo 'KUBELET_EXTRA_ARGS=--max-pods=42 --v=2' >$settings; }
 form_openshift() {
     mkdir -p /etc/kubernetes
     cp /var/lib/kubelet/config.yaml /etc/kubernetes/kubelet.conf

@@ -20,14 +20,14 @@ installed_files() {
 both() { echo "$(property MainPID) $(kubelet_pids) $(property NRestarts)"; }
 
 # FIRST and SECOND install a version, REMOVE takes it away.
-life() { # FIRST SECOND REMOVE TOPIC FORM
+life() { # FIRST SECOND REMOVE TOPIC
     local first=$1 second=$2 remove=$3 before
-    bare "$5"
+    bare kubeadm
     topic=$4
     rm -f /usr/bin/kubelet-supervisor
     systemctl start kubelet && until_true 30 one_kubelet
     before=$(both)
-    ok "install" eval '{ eval "$first"; } >/tmp/installed 2>&1 || not cat /tmp/installed'
+    ok "install" eval "$first >/tmp/installed 2>&1"
     ok "install: says how to go on" says "kubelet-supervisor enable" /tmp/installed
     ok "install: nothing is restarted or enabled" eval 'is "$(both)" "$before" && [ ! -e $dropin ]'
     ok "install: all files are there" installed_files
@@ -132,17 +132,14 @@ offline() {
     systemctl daemon-reload
 }
 
-# A file tree as RHEL 9 has it, until `debian_again`: no dpkg, no needrestart, /etc/sysconfig in the place of /etc/default,
+# A file tree as RHEL 9 has it, until `debian_again`: no dpkg, /etc/sysconfig in the place of /etc/default,
 # kubeadm's drop-in as its rpm brings it, and what rpm's database there knows of all that our package asks for.
 rhel() {
-    local version library
-    mkdir -p /tmp/none /etc/sysconfig /tmp/kept
+    local version
+    settings=/etc/sysconfig/kubelet
+    mkdir -p /tmp/none /etc/sysconfig
     mount --bind /tmp/none /etc/default
-    mount --bind /suite/forms/os-release-rhel /etc/os-release
-    for program in /usr/bin/dpkg /usr/bin/apt-get; do
-        [ ! -e $program ] || mount --bind /dev/null $program
-    done
-    mv /etc/needrestart /tmp/kept/ 2>/dev/null
+    mount --bind /dev/null /usr/bin/dpkg
     sed 's,/etc/default/,/etc/sysconfig/,' /suite/forms/10-kubeadm.conf >/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf
     {
         printf '%s\n' "Name: rhel" "Version: 9" "Release: 1" "Summary: Stands for glibc and libgcc" "License: none"
@@ -157,17 +154,14 @@ rhel() {
 }
 debian_again() {
     rpm -e rhel
-    umount /etc/default /etc/os-release
-    for program in /usr/bin/dpkg /usr/bin/apt-get; do
-        if mountpoint -q $program; then umount $program; fi
-    done
-    mv /tmp/kept/needrestart /etc/ 2>/dev/null
+    umount /etc/default /usr/bin/dpkg
+    settings=/etc/default/kubelet
     cp /suite/forms/10-kubeadm.conf /usr/lib/systemd/system/kubelet.service.d/
     rm -rf /etc/sysconfig
 }
 
 first_deb=$(echo /suite/packages/kubelet-supervisor_0*.deb)
-life "dpkg -i $first_deb" "dpkg -i /suite/packages/kubelet-supervisor_99*.deb" "dpkg -r kubelet-supervisor" deb kubeadm
+life "dpkg -i $first_deb" "dpkg -i /suite/packages/kubelet-supervisor_99*.deb" "dpkg -r kubelet-supervisor" deb
 purges
 trial
 unguarded
@@ -177,7 +171,7 @@ if command -v rpm >/dev/null; then
     topic=rhel
     ok "a file tree as RHEL 9 has it" rhel
     # Its own dependencies, nothing waived.
-    life "rpm -i /suite/packages/kubelet-supervisor-0*.rpm" "rpm -U /suite/packages/kubelet-supervisor-99*.rpm" "rpm -e kubelet-supervisor" rhel rhel
+    life "rpm -i /suite/packages/kubelet-supervisor-0*.rpm" "rpm -U /suite/packages/kubelet-supervisor-99*.rpm" "rpm -e kubelet-supervisor" rhel
     ok "its own settings are the kubelet's" grep -q -- --max-pods=42 <(kubelet_args)
     ok "the store stays" test -e $store/supervisor
     systemctl stop kubelet
