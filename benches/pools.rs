@@ -4,7 +4,7 @@
 //! cargo bench --profile dev --bench pools              # an hour, most of it with 10,000
 //! cargo bench --profile dev --bench pools -- 200       # of this size alone
 //! cargo bench --profile dev --bench pools -- preflight # what `preflight` costs: 5,000 nodes
-//! cargo bench --profile dev --bench pools -- idle      # what a controller and supervisors cost that have nothing to do: 1,000
+//! cargo bench --profile dev --bench pools -- idle      # what a controller and supervisors cost that have nothing to do
 //! ```
 //! Nodes are simulated, in simulated time, with 15 KB of images and the like each, as Nodes in use have. 5% at a time.
 //! Renewals are of the Lease, every two seconds.
@@ -38,13 +38,12 @@ struct Cost {
 
 fn main() {
     let asked = |what: &str| std::env::args().any(|arg| arg == what);
-    let only: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
-    let size = |default: usize| only.first().copied().unwrap_or(default);
     match (asked("preflight"), asked("idle")) {
-        (true, _) => return preflight(size(5000)),
-        (_, true) => return idle(size(1000)),
+        (true, _) => return preflight(5000),
+        (_, true) => return idle(5000),
         _ => {}
     }
+    let only: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
     println!("nodes  requests  renewals   per node        MB  KB a node  peak MiB");
     let each = |count: u64, cost: &Cost| count as f64 / cost.nodes as f64;
     let sizes = [200, 1000, 5000, 10_000].into_iter().filter(|nodes| only.is_empty() || only.contains(nodes));
@@ -135,12 +134,8 @@ fn idle(nodes: usize) {
     println!(
         "{nodes} idle supervisors: {each:.1} requests an hour each; the controller: {controller} an hour, for all"
     );
-    for nodes in [nodes as f64, 5000.0] {
-        let share = 100.0 * (each * nodes + controller as f64) / (KUBELET * nodes);
-        println!(
-            "{nodes:.0} of them and the controller: {share:.1} % of the {KUBELET} that each kubelet makes at the least"
-        );
-    }
+    let share = 100.0 * (each + controller as f64 / nodes as f64) / KUBELET;
+    println!("together: {share:.1} % of the {KUBELET} that each kubelet makes at the least");
 }
 
 /// Nodes as large as they are in use.
