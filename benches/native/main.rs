@@ -29,7 +29,6 @@ mod turn;
 mod usage;
 mod world;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use contender::Contender;
@@ -57,9 +56,7 @@ fn bench(stand_in: bool) -> Result<()> {
     let rounds = number("ROUNDS").unwrap_or(5).max(1);
     let window = Duration::from_secs(u64::from(number("IDLE_SECONDS").unwrap_or(60)));
 
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&world::INTERRUPTED))?;
-    }
+    testkit::interrupt::register()?;
     let world = if stand_in { World::stand_in()? } else { World::real()? };
     let mut contenders = chosen(&world);
     if contenders.is_empty() {

@@ -4,21 +4,17 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::api_server::ApiServer;
+use testkit::interrupt::is_interrupted;
 use testkit::port::Port;
 
 use crate::Result;
 use crate::cluster::{Cluster, output};
 use crate::counted::CountedKubelet;
 use crate::healthz::is_healthy;
-
-/// Set by SIGINT and SIGTERM: every wait then fails, so that all is torn down.
-pub static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 pub const NODE: &str = "node1";
 /// The namespace whose ConfigMaps nodes may read by `packaging/manifests/base`.
@@ -236,7 +232,7 @@ pub fn http(port: u16, method: &str, path: &str, kind: &str, body: &str) -> Resu
 pub fn wait_for(what: &str, limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
     let begun = Instant::now();
     while !done() {
-        if INTERRUPTED.load(Ordering::Relaxed) {
+        if is_interrupted() {
             return Err(format!("interrupted while waiting for {what}").into());
         }
         if begun.elapsed() > limit {

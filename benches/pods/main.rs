@@ -8,11 +8,9 @@
 //! Needs what the real suite needs, and builds a kube-controller-manager once (`tests/real/prepare.sh`): it keeps the
 //! endpoints of Services, and takes Ready from the pods of a node that is not.
 
-use std::sync::Arc;
-
 use cluster::Cluster;
 use contender::{Contender, Kind};
-use observer::{INTERRUPTED, Observer};
+use observer::Observer;
 use table::Row;
 use tally::Noticed;
 
@@ -49,9 +47,7 @@ fn bench() -> Result<()> {
     if kinds.is_empty() {
         return Err(format!("CONTENDERS={chosen}: there are {}", Kind::ALL.map(Kind::name).join(", ")).into());
     }
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&INTERRUPTED))?;
-    }
+    testkit::interrupt::register()?;
     // A short name: there are sockets below it.
     let dir = tempfile::Builder::new().prefix("pods").tempdir_in("/tmp")?;
     let cluster = Cluster::up(dir.path())?;

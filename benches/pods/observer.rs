@@ -2,19 +2,15 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Child;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use testkit::interrupt::is_interrupted;
 
 use crate::Result;
 use crate::cluster::Cluster;
 use crate::tally::{Resource, Tally};
-
-/// Set by SIGINT and SIGTERM: every wait then fails, so that all is torn down.
-pub static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// No number comes of it; this only ends a wait that would last for ever.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -51,7 +47,7 @@ impl Observer {
     pub fn until(&mut self, what: &str, mut is_done: impl FnMut(&Tally) -> Result<bool>) -> Result<()> {
         let begun = Instant::now();
         while !is_done(&self.tally)? {
-            if INTERRUPTED.load(Ordering::Relaxed) {
+            if is_interrupted() {
                 return Err(format!("interrupted while waiting for {what}").into());
             }
             if begun.elapsed() > PATIENCE {

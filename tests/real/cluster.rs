@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use testkit::interrupt::is_interrupted;
 
 use crate::assignment::Carrier;
 
@@ -26,9 +25,6 @@ const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real");
 /// No assertion is about time; this only ends a test that would wait for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Set by SIGINT and SIGTERM: every wait then fails, so that all is torn down.
-pub static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
-
 /// Polls until there is a value; the last reason for there being none is in the panic.
 pub fn until<T>(what: &str, get: impl FnMut() -> Result<T, String>) -> T {
     until_within(PATIENCE, what, get)
@@ -41,7 +37,7 @@ pub fn until_within<T>(patience: Duration, what: &str, mut get: impl FnMut() -> 
         match get() {
             Ok(value) => return value,
             Err(why) => {
-                assert!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted while waiting: {what}");
+                assert!(!is_interrupted(), "interrupted while waiting: {what}");
                 assert!(begin.elapsed() < patience, "waited in vain: {what}; last seen: {why}");
             }
         }

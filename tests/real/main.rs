@@ -14,8 +14,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 mod assignment;
@@ -49,8 +48,9 @@ mod trial;
 mod versions;
 
 use assignment::Carrier;
-use cluster::{Cluster, INTERRUPTED};
+use cluster::Cluster;
 use supervisor::Case;
+use testkit::interrupt::is_interrupted;
 
 /// A case and the clusters it runs on.
 struct Test(&'static str, On, fn(&Case));
@@ -224,9 +224,7 @@ fn main() -> ExitCode {
         println!("SKIPPED: real suite: {why}");
         return ExitCode::SUCCESS;
     }
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&INTERRUPTED)).unwrap();
-    }
+    testkit::interrupt::register().unwrap();
     let begin = Instant::now();
     for name in versions::named() {
         assert!(CASES.iter().any(|test| test.0 == name), "{name} is no case");
@@ -310,7 +308,7 @@ fn run_queue(carrier: Carrier, queue: &Mutex<VecDeque<&'static Test>>, dir: &Pat
     let mut failed = Vec::new();
     while let Some(test) = next() {
         let (begin, title) = (Instant::now(), title(test, carrier));
-        let passed = !INTERRUPTED.load(Ordering::Relaxed)
+        let passed = !is_interrupted()
             && catch_unwind(AssertUnwindSafe(|| {
                 cluster.tidy();
                 test.2(&Case { cluster: &cluster, name: test.0 });

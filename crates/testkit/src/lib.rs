@@ -28,6 +28,7 @@
 pub mod api_server;
 pub mod built;
 pub mod fleet;
+pub mod interrupt;
 pub mod kubelet;
 pub mod node;
 pub mod pools;
