@@ -227,6 +227,8 @@ cgroups() { ls -d /sys/fs/cgroup/*/"$net" /sys/fs/cgroup/"$net" 2>/dev/null || t
 make_cgroups() { # the kubelet wants the root of its cgroups to exist, in every hierarchy
     local h
     if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
+        # With all controllers: one of version 2 that lacks any is none for the kubelet (cgroup_manager_linux.go, v1.20.2, Exists).
+        sed 's/[^ ]*/+&/g' /sys/fs/cgroup/cgroup.controllers >/sys/fs/cgroup/cgroup.subtree_control
         mkdir -p "/sys/fs/cgroup/$net"
         return
     fi

@@ -1,0 +1,215 @@
+#!/usr/bin/env bash
+# A node as kubeadm sets one up, with the real kubelet, a containerd and a systemd that both keep pods in slices, and cgroup v2:
+# the package comes, is enabled, changes the kubelet's configuration, is upgraded and reloaded, and goes; the pods stay.
+#
+# It takes the machine over: units, /etc/kubernetes, /var/lib/kubelet. So it runs in a machine of its own, vm.sh's, after
+#
+#   packaging/build.sh deb && packaging/build.sh deb --version 99.0.0
+#   tests/real/vm.sh tests/real/kubeadm.sh
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+top=$(realpath "$here/../..")
+dir=/root/cluster
+packages=${CARGO_TARGET_DIR:-$top/target}/packages
+# shellcheck source=tests/real/steps.sh
+. "$here/steps.sh"
+
+[ -d /run/systemd/system ] && [ -f /sys/fs/cgroup/cgroup.controllers ] || { echo "kubeadm.sh: needs systemd and cgroup v2" >&2; exit 77; }
+[ ! -e /usr/bin/kubelet ] || { echo "kubeadm.sh: there is a kubelet on this machine already" >&2; exit 77; }
+
+# etcd and API server, and what makes them believe each other; of its containerd only the image is used.
+APISERVER_EXTRA_FLAGS="--feature-gates=DynamicKubeletConfig=false" "$here/cluster.sh" up $dir
+# shellcheck source=/dev/null
+. $dir/env
+step_log=/root/kubeadm.log named_log=/root/kubeadm.log
+
+passed=0 failed=0
+ok() { # WHAT COMMAND...
+    local status
+    # In a shell of its own and no condition, which would switch off `set -e` in there.
+    set +e
+    (step "$@")
+    status=$?
+    set -e
+    if [ $status = 0 ]; then passed=$((passed + 1)); else
+        failed=$((failed + 1))
+        journalctl -u kubelet --no-pager -n 25 | cut -c1-300
+    fi
+}
+# Generous: here each instruction may be computed.
+await() { # COMMAND...
+    local deadline=$((SECONDS + 600))
+    until "$@" >/dev/null 2>&1; do
+        [ $SECONDS -lt $deadline ] || { echo "not in ten minutes: $*"; "$@"; return 1; }
+        sleep 0.5
+    done
+}
+is() { [ "$1" = "$2" ] || { echo "'$1' is not '$2'"; return 1; }; }
+node() { "$KUBECTL" get node "$NODE_NAME" -o json | jq -e "$1"; }
+config() { node "(.metadata.annotations[\"kubelet-supervisor.io/config-status\"] // \"null\" | fromjson) | $1"; }
+capacity() { node ".status.capacity.pods == \"$1\""; }
+kubelet() { # its process: of the unit's, the one that nobody asks for a verdict or a version
+    local pid
+    for pid in $(</sys/fs/cgroup/system.slice/kubelet.service/cgroup.procs); do
+        [ "$(readlink "/proc/$pid/exe")" != /usr/bin/kubelet ] || ! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qv -e --exit-on-lock-contention=true -e --version || echo "$pid"
+    done
+}
+main() { systemctl show kubelet -p MainPID --value; }
+processes() { echo "$(main) $(kubelet)"; }
+containers() { ctr -n k8s.io tasks ls | awk '/RUNNING/ { print $1, $2 }' | sort; }
+two_pods() { [ "$(containers | grep -c .)" = 4 ] && [ "$("$KUBECTL" get pods -o json | jq '[.items[] | select(.status.phase == "Running")] | length')" = 2 ]; }
+runs() { is "$(readlink "/proc/$(main)/exe")" "$1"; }
+ready() { node '.status.conditions[] | select(.type == "Ready" and .status == "True")'; }
+supervised() { is "$(cat "/proc/$(main)/comm")" kubelet-supervi && kubelet-supervisor status -o json | jq -e .kubelet.ready; }
+assign() { # NAME LINE...
+    local name=$1
+    { cat /var/lib/kubelet/config.yaml && printf '%s\n' "${@:2}"; } >/root/payload.yaml
+    "$KUBECTL" -n kubelet-config create configmap "$name" --from-file=kubelet=/root/payload.yaml
+    "$KUBECTL" label --overwrite node "$NODE_NAME" "kubelet-config.node-restriction.kubernetes.io/name=$name"
+}
+
+# ---------------------------------------------------------------- as kubeadm join leaves it
+
+runtime() { # as kubeadm's documents ask for it: SystemdCgroup
+    mkdir -p /etc/containerd /etc/cni/net.d
+    cat >/etc/containerd/config.toml <<END
+version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "docker.io/$IMAGE"
+  stream_server_address = "127.0.0.1"
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "/usr/lib/cni"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  SystemdCgroup = true
+END
+    cp $dir/cni/*.conflist /etc/cni/net.d/
+    systemctl restart containerd
+    ctr --address "$CONTAINERD_SOCK" -n k8s.io image export /root/image.tar "docker.io/$IMAGE"
+    await ctr -n k8s.io image import /root/image.tar
+    "$here/cluster.sh" stop $dir containerd
+}
+joined() {
+    local units=/usr/lib/systemd/system
+    mkdir -p /etc/kubernetes/{pki,manifests} /var/lib/kubelet $units/kubelet.service.d
+    install -m 755 "$KUBELET" /usr/bin/kubelet
+    cp "$top/tests/systemd/forms/package.service" $units/kubelet.service
+    sed '/^Environment=/i Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"' \
+        "$top/tests/systemd/forms/10-kubeadm.conf" >$units/kubelet.service.d/10-kubeadm.conf
+    echo 'KUBELET_KUBEADM_ARGS="--container-runtime=remote --container-runtime-endpoint=unix:///run/containerd/containerd.sock"' >/var/lib/kubelet/kubeadm-flags.env
+    echo "KUBELET_EXTRA_ARGS=--node-ip=$NODE_IP --hostname-override=$NODE_NAME" >/etc/default/kubelet
+    cp $dir/pki/ca.crt /etc/kubernetes/pki/ca.crt
+    cp "$NODE_KUBECONFIG" /etc/kubernetes/kubelet.conf
+    cat >/var/lib/kubelet/config.yaml <<END
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication:
+  anonymous: {enabled: false}
+  webhook: {cacheTTL: 0s, enabled: true}
+  x509: {clientCAFile: /etc/kubernetes/pki/ca.crt}
+authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 0s, cacheUnauthorizedTTL: 0s}}
+cgroupDriver: systemd
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+healthzBindAddress: 127.0.0.1
+healthzPort: 10248
+rotateCertificates: true
+staticPodPath: /etc/kubernetes/manifests
+systemReserved: {cpu: 100m, memory: 200Mi}
+END
+    systemctl daemon-reload
+    systemctl enable --now kubelet
+    await ready
+}
+pod() { # NAME
+    printf '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "%s", "namespace": "default"}, "spec": {"nodeName": "%s", "automountServiceAccountToken": false,
+        "containers": [{"name": "c", "image": "%s", "imagePullPolicy": "Never", "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}}}]}}' \
+        "$1" "$NODE_NAME" "$IMAGE"
+}
+pods() {
+    pod static | jq 'del(.spec.nodeName)' >/etc/kubernetes/manifests/static.json
+    pod other | "$KUBECTL" create -f -
+    await two_pods
+}
+ok "the runtime" runtime
+ok "the node joins, with the plain kubelet" joined
+ok "a static pod and another run" pods
+of_pods=$(containers)
+pods_stay() { is "$(containers)" "$of_pods" && await ready; }
+slices() {
+    ls -d /sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/*/cri-containerd-*.scope
+    is "$(cut -d: -f3 "/proc/$(kubelet)/cgroup")" /system.slice/kubelet.service
+}
+ok "cgroup v2: kubelet and pods are in systemd's slices" slices
+
+# ---------------------------------------------------------------- the supervisor comes
+
+first=$(find "$packages" -name "kubelet-supervisor_*.deb" ! -name "*_99.*") second=$(find "$packages" -name "kubelet-supervisor_99.*.deb")
+installed() { local before && before=$(processes) && dpkg -i "$first" && is "$(processes)" "$before"; }
+enabled() {
+    kubelet-supervisor enable -- --trial-duration 60s --spread 0s --config-namespace kubelet-config
+    systemctl restart kubelet
+    await supervised
+    pods_stay
+}
+rights() { "$KUBECTL" apply -k "$top/packaging/manifests/base"; }
+ok "dpkg -i restarts nothing" installed
+ok "enable, and a restart: ready, pods stay" enabled
+ok "nodes may read the namespace" rights
+
+changed() {
+    assign pool-1 'maxPods: 42'
+    await capacity 42
+    "$KUBECTL" wait node "$NODE_NAME" --for=condition=KubeletConfigOk --timeout=600s
+    await config '.lastKnownGood.configMap.name == "pool-1"'
+    pods_stay
+}
+rejected() {
+    local before
+    before=$(processes)
+    assign pool-2 'kubeAPIQPS: -1'
+    await config '.assigned.configMap.name == "pool-2" and .error == "failed to validate config, see Kubelet log for details"'
+    is "$(processes)" "$before" && pods_stay
+}
+rolled_back() {
+    assign pool-3 'enforceNodeAllocatable: [pods, system-reserved]' 'systemReservedCgroup: /nope'
+    "$KUBECTL" -n kubelet-config annotate configmap pool-3 kubelet-supervisor.io/acknowledge=systemReservedCgroup,enforceNodeAllocatable
+    await config '.assigned.configMap.name == "pool-3" and .active.configMap.name == "pool-1" and (.error // "" | contains("load"))'
+    await supervised
+    capacity 42 && pods_stay
+}
+ok "a configuration is tried, proven, and the pods stay" changed
+ok "one that the kubelet refuses restarts nothing" rejected
+ok "one that kills the kubelet is rolled back" rolled_back
+
+# ---------------------------------------------------------------- upgraded, reset, removed
+
+upgraded() {
+    local before
+    before=$(processes)
+    dpkg -i "$second" && is "$(processes)" "$before"
+    systemctl reload kubelet
+    await runs /usr/bin/kubelet-supervisor
+    is "$(processes)" "$before" && await supervised && pods_stay
+}
+reset() {
+    "$KUBECTL" label node "$NODE_NAME" kubelet-config.node-restriction.kubernetes.io/name-
+    await capacity 110
+    await config '[.[]?] | length == 0'
+    pods_stay
+}
+removed() {
+    local before
+    before=$(kubelet)
+    dpkg -r kubelet-supervisor && is "$(kubelet)" "$before"
+    systemctl restart kubelet
+    await runs /usr/bin/kubelet
+    pods_stay
+}
+ok "dpkg -i of the next version and reload: the same processes" upgraded
+ok "without an assignment the node's own file is back" reset
+ok "dpkg -r restarts nothing; after a restart the plain kubelet runs" removed
+
+echo "test result: $([ $failed = 0 ] && echo ok || echo FAILED). $passed passed; $failed failed"
+[ $failed = 0 ]
