@@ -121,6 +121,14 @@ tour() {
 }
 step tour
 step tour --modern
+# What is not as it says must end it: here a supervisor that ends at once.
+tour_fails() {
+    local status=0
+    SUPERVISOR_BINARY=/bin/false examples/tour.sh --modern || status=$?
+    [ "$status" != 77 ] || { missing "the tour"; return 0; }
+    [ "$status" = 1 ]
+}
+step tour_fails
 # As with new worlds: an input that chance found is told.
 run_slow() {
     local status=0

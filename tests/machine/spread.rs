@@ -5,7 +5,7 @@ use kubelet_supervisor::machine::status::node_status;
 use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
-use kubelet_supervisor::machine::command::Command;
+use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::{Effect, Input, Settings, limits};
 use testkit::node::{Node, reference};
 
@@ -144,6 +144,9 @@ fn an_operator_and_a_reset_do_not_wait() {
     let mut node = patient();
     node.assign("b");
     assert_eq!(node.active(), "b", "nor what somebody assigns by name");
+    let mut node = patient();
+    node.operate(Command::Rollback { to: Target::Local }).unwrap();
+    assert_eq!((node.active(), node.starts.last().unwrap().as_str()), ("", ""), "nor a rollback");
 }
 
 #[test]

@@ -104,7 +104,10 @@ fn what_is_not_there_is_said_before_anything_is_written() {
     fails(&bench.run(&["assign", "pool-a", NODE, "--key", "other"]), &["no key \"other\"", "there are: kubelet"]);
     fails(&bench.run(&["assign", "Pool_A", NODE]), &["cannot be the name of a ConfigMap"]);
     fails(&bench.run(&["assign", "pool-a", "-l", "pool=none"]), &["no node has the labels"]);
-    assert_eq!(bench.run(&["assign", "pool-a"]).code, 2, "no nodes is not all nodes");
+    for verb in ["assign pool-a", "reset", "retry", "confirm", "rollback", "preflight pool-a"] {
+        let words: Vec<&str> = verb.split(' ').collect();
+        assert_eq!(bench.run(&words).code, 2, "{verb}: no nodes is not all nodes");
+    }
     assert!(patches(&bench).is_empty());
     bench.server.faults().push(Fault::once(Verb::Get, "/configmaps/", FaultKind::Status(403)));
     let ran = bench.run(&["assign", "pool-a", NODE]);
