@@ -164,14 +164,13 @@ fn spread(mut values: Vec<f64>, show: impl Fn(f64) -> String) -> String {
 fn usage_text(usage: &Usage) -> String {
     let mb = |bytes: u64| bytes as f64 / 1e6;
     let cpu = |window: &Window| window.cpu.as_secs_f64() / window.length.as_secs_f64() * 100.0;
-    let hourly = |window: &Window| window.requests * 3600.0 / window.length.as_secs_f64();
     let Usage { trial, idle, binary_bytes } = usage;
     format!(
         "| the supervisor itself (MB: 10^6 bytes) | on trial, {} s | idle, {} s |\n|---|---|---|\n\
          | memory of its own (`RssAnon`) | {:.1} MB | {:.1} MB |\n\
          | pages of files (`RssFile`), the binary's | {:.1} MB | {:.1} MB |\n\
          | CPU, of one | {:.4} % | {:.4} % |\n\
-         | API requests an hour | {:.0} | {:.0} |\n\n\
+         | API requests meanwhile | {:.0} | {:.0} |\n\n\
          The binary: {:.2} MB.\n",
         trial.length.as_secs(),
         idle.length.as_secs(),
@@ -181,8 +180,8 @@ fn usage_text(usage: &Usage) -> String {
         mb(idle.file),
         cpu(trial),
         cpu(idle),
-        hourly(trial),
-        hourly(idle),
+        trial.requests,
+        idle.requests,
         mb(*binary_bytes),
     )
 }

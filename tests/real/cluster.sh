@@ -227,8 +227,10 @@ cgroups() { ls -d /sys/fs/cgroup/*/"$net" /sys/fs/cgroup/"$net" 2>/dev/null || t
 make_cgroups() { # the kubelet wants the root of its cgroups to exist, in every hierarchy
     local h
     if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
-        # With all controllers: one of version 2 that lacks any is none for the kubelet (cgroup_manager_linux.go, v1.20.2, Exists).
-        sed 's/[^ ]*/+&/g' /sys/fs/cgroup/cgroup.controllers >/sys/fs/cgroup/cgroup.subtree_control
+        # The kubelet takes a cgroup that lacks a controller for absent (cgroup_manager_linux.go, v1.20.2, Exists). They stay on.
+        for h in $(</sys/fs/cgroup/cgroup.controllers); do
+            echo "+$h" >/sys/fs/cgroup/cgroup.subtree_control || die "/sys/fs/cgroup/cgroup.subtree_control: the controller $h cannot be turned on; is this the machine's root cgroup?"
+        done
         mkdir -p "/sys/fs/cgroup/$net"
         return
     fi

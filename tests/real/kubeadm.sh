@@ -10,12 +10,18 @@ set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 top=$(realpath "$here/../..")
 dir=/root/cluster
-packages=${CARGO_TARGET_DIR:-$top/target}/packages
+packages=$top/target/packages
 # shellcheck source=tests/real/steps.sh
 . "$here/steps.sh"
 
-[ -d /run/systemd/system ] && [ -f /sys/fs/cgroup/cgroup.controllers ] || { echo "kubeadm.sh: needs systemd and cgroup v2" >&2; exit 77; }
-[ ! -e /usr/bin/kubelet ] || { echo "kubeadm.sh: there is a kubelet on this machine already" >&2; exit 77; }
+unavailable() { echo "kubeadm.sh: prerequisite missing: $*" >&2; exit 77; }
+grep -qw kubelet-supervisor.vm /proc/cmdline || unavailable "a machine to throw away: tests/real/vm.sh tests/real/kubeadm.sh"
+the_one() { # FILE...: it is there, and alone
+    [ $# = 1 ] && [ -e "$1" ] || unavailable "one package each of two versions in $packages: packaging/build.sh deb && packaging/build.sh deb --version 99.0.0"
+    echo "$1"
+}
+first=$(the_one "$packages"/kubelet-supervisor_[!9]*.deb)
+second=$(the_one "$packages"/kubelet-supervisor_99.*.deb)
 
 # etcd and API server, and what makes them believe each other; of its containerd only the image is used.
 APISERVER_EXTRA_FLAGS="--feature-gates=DynamicKubeletConfig=false" "$here/cluster.sh" up $dir
@@ -33,8 +39,14 @@ ok() { # WHAT COMMAND...
     set -e
     if [ $status = 0 ]; then passed=$((passed + 1)); else
         failed=$((failed + 1))
-        journalctl -u kubelet --no-pager -n 25 | cut -c1-300
+        journalctl -u kubelet --no-pager -n 25 | cut -c1-300 || true
     fi
+}
+finish() {
+    [ $failed = 0 ] || cat $step_log
+    echo "test result: $([ $failed = 0 ] && echo ok || echo FAILED). $passed passed; $failed failed"
+    [ $failed = 0 ]
+    exit
 }
 # Generous: here each instruction may be computed.
 await() { # COMMAND...
@@ -48,25 +60,37 @@ is() { [ "$1" = "$2" ] || { echo "'$1' is not '$2'"; return 1; }; }
 node() { "$KUBECTL" get node "$NODE_NAME" -o json | jq -e "$1"; }
 config() { node "(.metadata.annotations[\"kubelet-supervisor.io/config-status\"] // \"null\" | fromjson) | $1"; }
 capacity() { node ".status.capacity.pods == \"$1\""; }
-kubelet() { # its process: of the unit's, the one that nobody asks for a verdict or a version
-    local pid
+kubelet_pid() { # of the unit's kubelets the one that nobody asks for a verdict or a version
+    local pid words pids=()
     for pid in $(</sys/fs/cgroup/system.slice/kubelet.service/cgroup.procs); do
-        [ "$(readlink "/proc/$pid/exe")" != /usr/bin/kubelet ] || ! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qv -e --exit-on-lock-contention=true -e --version || echo "$pid"
+        [ "$(readlink "/proc/$pid/exe")" = /usr/bin/kubelet ] || continue
+        words=$({ tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null) || continue
+        case $words in "" | *--exit-on-lock-contention=true* | *--cert-dir=*/supervisor/preflight* | *--version*) ;; *) pids+=("$pid") ;; esac
     done
+    [ ${#pids[@]} = 1 ] || { echo "kubelet.service has ${#pids[@]} kubelets" >&2; return 1; }
+    echo "${pids[0]}"
 }
-main() { systemctl show kubelet -p MainPID --value; }
-processes() { echo "$(main) $(kubelet)"; }
+main_pid() { systemctl show kubelet -p MainPID --value; }
+processes() {
+    local main kubelet
+    main=$(main_pid) && kubelet=$(kubelet_pid) && echo "$main $kubelet"
+}
 containers() { ctr -n k8s.io tasks ls | awk '/RUNNING/ { print $1, $2 }' | sort; }
-two_pods() { [ "$(containers | grep -c .)" = 4 ] && [ "$("$KUBECTL" get pods -o json | jq '[.items[] | select(.status.phase == "Running")] | length')" = 2 ]; }
-runs() { is "$(readlink "/proc/$(main)/exe")" "$1"; }
-ready() { node '.status.conditions[] | select(.type == "Ready" and .status == "True")'; }
-supervised() { is "$(cat "/proc/$(main)/comm")" kubelet-supervi && kubelet-supervisor status -o json | jq -e .kubelet.ready; }
-assign() { # NAME LINE...
-    local name=$1
-    { cat /var/lib/kubelet/config.yaml && printf '%s\n' "${@:2}"; } >/root/payload.yaml
-    "$KUBECTL" -n kubelet-config create configmap "$name" --from-file=kubelet=/root/payload.yaml
-    "$KUBECTL" label --overwrite node "$NODE_NAME" "kubelet-config.node-restriction.kubernetes.io/name=$name"
+running() { is "$("$KUBECTL" get pods "$@" -o json | jq '[.items // [.] | .[] | select(.status.phase == "Running")] | length')" $#; } # POD...
+main_runs() { is "$(readlink "/proc/$(main_pid)/exe")" "$1"; } # PROGRAM
+# Nobody takes it back here when a kubelet ends: what counts is said by the one that runs.
+ready() {
+    local pid started
+    pid=$(kubelet_pid) && started=$(($(date +%s) - $(ps -o etimes= -p "$pid"))) && curl -sSf -m 10 127.0.0.1:10248/healthz &&
+        node ".status.conditions[] | select(.type == \"Ready\" and .status == \"True\" and (.lastHeartbeatTime | fromdateiso8601) >= $started)"
 }
+supervised() { main_runs /usr/bin/kubelet-supervisor && kubelet-supervisor status -o json | jq -e .kubelet.ready; }
+config_map() { # NAME LINE...: the node's own configuration, and these lines
+    cp /var/lib/kubelet/config.yaml /root/payload.yaml
+    printf '%s\n' "${@:2}" >>/root/payload.yaml
+    "$KUBECTL" -n kubelet-config create configmap "$1" --from-file=kubelet=/root/payload.yaml
+}
+assign() { "$KUBECTL" label --overwrite node "$NODE_NAME" "kubelet-config.node-restriction.kubernetes.io/name=$1"; } # NAME
 
 # ---------------------------------------------------------------- as kubeadm join leaves it
 
@@ -130,54 +154,79 @@ pod() { # NAME
 pods() {
     pod static | jq 'del(.spec.nodeName)' >/etc/kubernetes/manifests/static.json
     pod other | "$KUBECTL" create -f -
-    await two_pods
+    await running "static-$NODE_NAME" other
 }
 ok "the runtime" runtime
 ok "the node joins, with the plain kubelet" joined
 ok "a static pod and another run" pods
-of_pods=$(containers)
-pods_stay() { is "$(containers)" "$of_pods" && await ready; }
+[ $failed = 0 ] || finish # all else would wait for them
+containers_before=$(containers)
+unchanged() { is "$(containers)" "$containers_before"; }
+# A kubelet that has run another pod since its start has looked at these.
+pods_stay() {
+    await ready
+    pod witness | "$KUBECTL" create -f -
+    await running witness
+    "$KUBECTL" delete pod witness --grace-period=1
+    await unchanged
+}
 slices() {
-    ls -d /sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/*/cri-containerd-*.scope
-    is "$(cut -d: -f3 "/proc/$(kubelet)/cgroup")" /system.slice/kubelet.service
+    local scopes=(/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/*/cri-containerd-*.scope)
+    is ${#scopes[@]} 4
+    is "$(cut -d: -f3 "/proc/$(kubelet_pid)/cgroup")" /system.slice/kubelet.service
 }
 ok "cgroup v2: kubelet and pods are in systemd's slices" slices
 
 # ---------------------------------------------------------------- the supervisor comes
 
-first=$(find "$packages" -name "kubelet-supervisor_*.deb" ! -name "*_99.*") second=$(find "$packages" -name "kubelet-supervisor_99.*.deb")
-installed() { local before && before=$(processes) && dpkg -i "$first" && is "$(processes)" "$before"; }
+installed() {
+    local before
+    before=$(processes)
+    dpkg -i "$first"
+    is "$(processes)" "$before"
+}
 enabled() {
     kubelet-supervisor enable -- --trial-duration 60s --spread 0s --config-namespace kubelet-config
     systemctl restart kubelet
     await supervised
     pods_stay
 }
-rights() { "$KUBECTL" apply -k "$top/packaging/manifests/base"; }
+may_read() {
+    "$KUBECTL" apply -k "$top/packaging/manifests/base"
+    await "$KUBECTL" --kubeconfig /etc/kubernetes/kubelet.conf auth can-i get configmaps -n kubelet-config
+}
 ok "dpkg -i restarts nothing" installed
 ok "enable, and a restart: ready, pods stay" enabled
-ok "nodes may read the namespace" rights
+ok "nodes may read the namespace" may_read
 
 changed() {
-    assign pool-1 'maxPods: 42'
+    config_map pool-1 'maxPods: 42'
+    assign pool-1
     await capacity 42
-    "$KUBECTL" wait node "$NODE_NAME" --for=condition=KubeletConfigOk --timeout=600s
     await config '.lastKnownGood.configMap.name == "pool-1"'
     pods_stay
 }
 rejected() {
     local before
     before=$(processes)
-    assign pool-2 'kubeAPIQPS: -1'
+    config_map pool-2 'kubeAPIQPS: -1'
+    assign pool-2
     await config '.assigned.configMap.name == "pool-2" and .error == "failed to validate config, see Kubelet log for details"'
-    is "$(processes)" "$before" && pods_stay
+    pods_stay
+    is "$(processes)" "$before"
 }
 rolled_back() {
-    assign pool-3 'enforceNodeAllocatable: [pods, system-reserved]' 'systemReservedCgroup: /nope'
-    "$KUBECTL" -n kubelet-config annotate configmap pool-3 kubelet-supervisor.io/acknowledge=systemReservedCgroup,enforceNodeAllocatable
-    await config '.assigned.configMap.name == "pool-3" and .active.configMap.name == "pool-1" and (.error // "" | contains("load"))'
+    local before
+    before=$(kubelet_pid)
+    config_map pool-3 'enforceNodeAllocatable: [pods, system-reserved]' 'systemReservedCgroup: /nope'
+    "$KUBECTL" -n kubelet-config annotate configmap pool-3 kubelet-supervisor.io/acknowledge=systemReservedCgroup
+    assign pool-3
+    await config '.assigned.configMap.name == "pool-3" and .active.configMap.name == "pool-1" and .error == "failed to load config, see Kubelet log for details"'
+    kubelet-supervisor history | grep RolledBack
     await supervised
-    capacity 42 && pods_stay
+    pods_stay
+    await capacity 42
+    ! is "$(kubelet_pid)" "$before" || return 1
 }
 ok "a configuration is tried, proven, and the pods stay" changed
 ok "one that the kubelet refuses restarts nothing" rejected
@@ -188,12 +237,15 @@ ok "one that kills the kubelet is rolled back" rolled_back
 upgraded() {
     local before
     before=$(processes)
-    dpkg -i "$second" && is "$(processes)" "$before"
+    dpkg -i "$second"
+    is "$(dpkg-query -W -f '${Version}' kubelet-supervisor)" 99.0.0-1
+    is "$(readlink "/proc/$(main_pid)/exe")" "/usr/bin/kubelet-supervisor (deleted)"
     systemctl reload kubelet
-    await runs /usr/bin/kubelet-supervisor
-    is "$(processes)" "$before" && await supervised && pods_stay
+    await supervised
+    pods_stay
+    is "$(processes)" "$before"
 }
-reset() {
+unassigned() {
     "$KUBECTL" label node "$NODE_NAME" kubelet-config.node-restriction.kubernetes.io/name-
     await capacity 110
     await config '[.[]?] | length == 0'
@@ -201,15 +253,14 @@ reset() {
 }
 removed() {
     local before
-    before=$(kubelet)
-    dpkg -r kubelet-supervisor && is "$(kubelet)" "$before"
+    before=$(kubelet_pid)
+    dpkg -r kubelet-supervisor
+    is "$(kubelet_pid)" "$before"
     systemctl restart kubelet
-    await runs /usr/bin/kubelet
+    await main_runs /usr/bin/kubelet
     pods_stay
 }
 ok "dpkg -i of the next version and reload: the same processes" upgraded
-ok "without an assignment the node's own file is back" reset
+ok "without an assignment the node's own file is back" unassigned
 ok "dpkg -r restarts nothing; after a restart the plain kubelet runs" removed
-
-echo "test result: $([ $failed = 0 ] && echo ok || echo FAILED). $passed passed; $failed failed"
-[ $failed = 0 ]
+finish

@@ -20,13 +20,16 @@ top=$(realpath "$here/../..")
 unavailable() { echo "vm.sh: prerequisite missing: $*" >&2; exit 77; }
 [ "$(id -u)" = 0 ] || unavailable "must be root"
 
-step_log=$(mktemp /tmp/vm-XXXXXX.log)
-install_packages qemu-system-x86 mmdebstrap e2fsprogs
 binaries=$("$here/prepare.sh")
 cache=$(dirname "$binaries")
-base=$cache/vm/base.ext4
 work=$(mktemp -d "$cache/.vm.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+step_log=$cache/vm.log
+: >"$step_log"
+qemu=
+trap '[ -z "$qemu" ] || kill "$qemu" 2>/dev/null || true; rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+install_packages qemu-system-x86 mmdebstrap e2fsprogs
 
 # What runs in there: the command, and then nothing.
 service='[Unit]
@@ -37,57 +40,67 @@ Type=oneshot
 ExecStart=/bin/sh -c "mount /dev/vdb /mnt && exec /mnt/run"
 ExecStopPost=systemctl poweroff --no-block
 StandardOutput=file:/dev/ttyS0
-StandardError=inherit
-[Install]
-WantedBy=default.target'
+StandardError=inherit'
+packages=$(sed -n '/^run_packages=(/,/)/p' "$here/prepare.sh" | tr -d '()\n' | sed 's/^run_packages=//; s/  */,/g')
+[[ $packages = etcd-server,* ]] || unavailable "the list run_packages of prepare.sh"
+packages+=,linux-image-cloud-amd64,initramfs-tools,systemd-sysv,dbus,kmod,procps,udev,ca-certificates
 
 make_base() { # once: minutes
-    local root=$work/root packages
-    packages=$(sed -n '/^run_packages=(/,/)/p' "$here/prepare.sh" | tr -d '()\n' | sed 's/^run_packages=//; s/  */,/g')
-    mmdebstrap --variant=minbase --include="$packages,linux-image-cloud-amd64,initramfs-tools,systemd-sysv,dbus,kmod,procps,udev,ca-certificates" bookworm "$root"
+    local root=$work/root made=$work/base sources=/etc/apt/sources.list.d/debian.sources
+    [ -e $sources ] || sources=/etc/apt/sources.list
+    mmdebstrap --variant=minbase --include="$packages" bookworm "$root" $sources
     echo "$service" >"$root/etc/systemd/system/vm.service"
     ln -s ../vm.service "$root/etc/systemd/system/multi-user.target.wants/vm.service"
-    mkdir -p "$cache/vm"
-    cp "$root"/boot/vmlinuz-* "$cache/vm/vmlinuz"
-    cp "$root"/boot/initrd.img-* "$cache/vm/initrd"
-    mkfs.ext4 -q -d "$root" "$base.new" 8G
-    mv "$base.new" "$base"
+    mkdir "$made"
+    cp "$root"/boot/vmlinuz-* "$made/vmlinuz"
+    cp "$root"/boot/initrd.img-* "$made/initrd"
+    mkfs.ext4 -q -d "$root" "$made/disk" 8G
     rm -rf "$root"
+    rm -rf "$cache"/vm-*
+    mv -T "$made" "$base"
 }
+base=$cache/vm-$(echo "$service $packages" | sha256sum | cut -c1-12)
 [ -e "$base" ] || step "making the machine's disk: once, some minutes" make_base
 
 make_payload() { # COMMAND...
-    local disk=$work/disk target=${CARGO_TARGET_DIR:-$top/target} file
+    local disk=$work/disk file
     mkdir -p "$disk/top" "$disk/target" "$disk/cache"
     git -C "$top" ls-files -z --cached --others --exclude-standard | tar -C "$top" --null -T - -c | tar -x -C "$disk/top"
     for file in "$target"/debug/{kubelet-supervisor,kubectl-kubelet_config,stand-in-*} "$@"; do
-        file=$(realpath -q "$file") || continue
+        file=$(realpath -sq "$file") || continue
         [[ -f $file && -x $file && $file = "$target"/* ]] || continue
         mkdir -p "$disk/target/$(dirname "${file#"$target"/}")"
         strip -o "$disk/target/${file#"$target"/}" "$file"
     done
-    [ ! -e "$target/packages" ] || cp -r "$target/packages" "$disk/target/"
+    [ ! -e "$top/target/packages" ] || cp -r "$top/target/packages" "$disk/packages"
     cp -r "$binaries" "$disk/cache/"
     [ -e "$binaries/kubectl" ] || cp -L "$(command -v kubectl)" "$disk/cache/${binaries##*/}/"
     {
-        printf '#!/bin/bash\nmkdir -p %q %q %q\n' "$top" "$target" "$cache"
-        printf 'mount --bind /mnt/top %q && mkdir -p %q && mount --bind /mnt/target %q && mount --bind /mnt/cache %q\n' "$top" "$target" "$target" "$cache"
+        printf '#!/bin/bash\nset -e\n'
+        printf 'mkdir -p %q && mount --bind /mnt/%s "$_"\n' "$top" top "$target" target "$cache" cache
+        printf '[ ! -e /mnt/packages ] || { mkdir -p %q && mount --bind /mnt/packages "$_"; }\n' "$top/target/packages"
         printf 'cd %q && export HOME=/root CARGO_TARGET_DIR=%q KUBELET_SUPERVISOR_CACHE=%q SUPERVISOR_BINARY=%q\n' "$top" "$target" "$cache" "$target/debug/kubelet-supervisor"
+        printf 'status=0\n'
         printf '%q ' "$@"
-        printf '\necho $? >/mnt/status\nsync\n'
+        printf '|| status=$?\necho $status >/mnt/status\nsync\n'
     } >"$disk/run"
     chmod +x "$disk/run"
     mkfs.ext4 -q -d "$disk" "$work/payload" 4G
     rm -r "$disk"
 }
+target=$(realpath -ms "${CARGO_TARGET_DIR:-$top/target}")
 step "copying what was built" make_payload "$@"
 
 # The serial line is all that is said.
-timeout "${VM_SECONDS:-7200}" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 6144 \
+seconds=${VM_SECONDS:-7200}
+timeout --foreground "$seconds" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 6144 \
     -nodefaults -no-reboot -display none -serial stdio -nic none -device virtio-rng-pci \
-    -kernel "$cache/vm/vmlinuz" -initrd "$cache/vm/initrd" -append "console=ttyS0 root=/dev/vda rw quiet panic=1 systemd.show_status=false systemd.mask=serial-getty@ttyS0.service" \
-    -drive "file=$base,if=virtio,format=raw,snapshot=on" -drive "file=$work/payload,if=virtio,format=raw" </dev/null
+    -kernel "$base/vmlinuz" -initrd "$base/initrd" -append "console=ttyS0 root=/dev/vda rw quiet panic=1 systemd.show_status=false systemd.mask=serial-getty@ttyS0.service kubelet-supervisor.vm" \
+    -drive "file=$base/disk,if=virtio,format=raw,snapshot=on" -drive "file=$work/payload,if=virtio,format=raw" </dev/null &
+qemu=$!
+ended=0
+wait $qemu || ended=$?
+qemu=
 status=$(debugfs -R "cat /status" "$work/payload" 2>/dev/null)
-[ -n "$status" ] || { echo "vm.sh: the command did not come to its end" >&2; exit 1; }
-rm -f "$step_log"
+[ -n "$status" ] || { echo "vm.sh: the command did not come to its end within VM_SECONDS=$seconds; qemu ended with $ended" >&2; exit 1; }
 exit "$status"

@@ -254,6 +254,28 @@ async fn another_replica_goes_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn another_replica_takes_over_within_twenty_seconds() {
+    let world = world();
+    let dies = tokio::time::Instant::now() + Duration::from_secs(45);
+    let first = tokio::time::timeout_at(dies, world.controller());
+    let second = async {
+        is_held(&world).await;
+        world.controller().await
+    };
+    let followed = async {
+        while lease(&world)["spec"]["leaseTransitions"] != 1 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        dies.elapsed()
+    };
+    let after = tokio::select! {
+        after = followed => after,
+        ended = async { tokio::join!(first, second) } => panic!("{ended:?}"),
+    };
+    assert!(after > Duration::ZERO && after <= Duration::from_secs(20), "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_waits_for_people_and_says_so() {
     let world = world();
     let careful = [&ALL[..], &["--pause-after-canaries"]].concat();
