@@ -157,6 +157,14 @@ fn the_way_back_and_a_kubelet_that_is_not_up_do_not_wait() {
     node.activity = streams(1);
     node.operate(Command::Rollback { to: Target::Lkg }).unwrap();
     assert_eq!(node.active(), "a");
+    // A trial fails, of a kubelet that runs and says no more that it is healthy.
+    let mut node = proven();
+    node.assign("b");
+    node.pass(20);
+    node.activity = streams(1);
+    node.healthz = Some(false);
+    node.pass(60);
+    assert_eq!((node.active(), told(&node)), ("a", 0), "{:?}", node.events());
     // The assignment is taken back.
     let mut node = proven();
     node.activity = streams(1);
