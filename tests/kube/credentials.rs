@@ -3,3 +3,4 @@
 mod files;
 mod rotation_48h;
 mod tls;
+mod transport;

@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
-use kube::client::ClientBuilder;
-use kube::config::KubeConfigOptions;
-use kube::{Client, Config};
+use kube::Client;
 use tokio::time::Instant;
 
 use super::client_layer::ClientLayer;
-use super::credentials::{CredentialFiles, Fingerprint, Login, chain};
-use super::{identity, plugin, proxy, watch};
+use super::credentials::{CredentialFiles, Fingerprint, Login};
+use super::{identity, plugin, transport};
 use crate::adapters::metrics::Metrics;
 
 /// A plugin's credentials are replaced this long before they expire: a request on its way, and clocks that differ.
@@ -96,11 +94,11 @@ impl KubeconfigAccess {
         let mut login = files.login()?;
         let mut renew_at = None;
         if let Some(exec) = login.exec.take() {
-            let credentials = plugin::run(&exec, login.cluster()).await.map_err(at)?;
+            let credentials = plugin::run(&exec, &login.cluster).await.map_err(at)?;
             let plugin_name = format!("the credential plugin {}", exec.command.as_deref().unwrap_or_default());
-            login.set_credentials(&credentials).map_err(|why| at(format!("{plugin_name}: {why}")))?;
-            login.origin.user = plugin_name;
             renew_at = credentials.expires.map(|expires| Instant::now() + renew_in(expires, Timestamp::now()));
+            login.set_credentials(credentials).map_err(|why| at(format!("{plugin_name}: {why}")))?;
+            login.origin.user = plugin_name;
         }
         // Its end is to be noticed and logged when it comes: a watch would go on beyond it.
         let end = login.identity.not_after.and_then(|end| ends_in(end, Timestamp::now()));
@@ -111,22 +109,12 @@ impl KubeconfigAccess {
         notices.extend(expired(&login, Timestamp::now()));
         let node_name = self.node_name(&login, &mut notices);
 
-        let own_proxy =
-            login.cluster().is_some_and(|cluster| cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()));
         let layer = layer.with_origin(login.origin.clone());
-        let mut config = Config::from_custom_kubeconfig(login.into_config(), &KubeConfigOptions::default())
-            .await
-            .map_err(|error| at(chain(&error)))?;
-        config.proxy_url = proxy::choose(config.proxy_url.take(), own_proxy, &config.cluster_url, env);
-        config.read_timeout = Some(watch::READ_TIMEOUT);
-        config.connect_timeout = Some(Duration::from_secs(10));
-        config.default_retry = false; // it hangs a call for minutes; the session retries, and logs it
         // Where the kubeconfig has no authority, the system's are read: not on the thread that minds the kubelet.
-        let builder = tokio::task::spawn_blocking(move || ClientBuilder::try_from(config))
+        let client = tokio::task::spawn_blocking(move || transport::client(login, &layer, env))
             .await
             .map_err(|error| error.to_string())?
-            .map_err(|error| at(explain(&chain(&error))))?;
-        let client = builder.with_layer(&layer).build();
+            .map_err(at)?;
         Ok(Connected { client, fingerprint, node_name, origin: path, renew_at, notices })
     }
 
@@ -149,20 +137,6 @@ impl KubeconfigAccess {
 
 fn env(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// Why a client cannot be built, with what to do about it.
-fn explain(message: &str) -> String {
-    if message.contains("KeyMismatch") || message.contains("keys may not be consistent") {
-        return format!(
-            "client-certificate and client-key do not belong together; while they are being replaced that passes ({message})"
-        );
-    }
-    if message.contains("proxy") {
-        // The message has the URL, and that may have a password.
-        return "its proxy-url, or HTTPS_PROXY, is not of a kind that can be used: http, https, socks5".to_owned();
-    }
-    message.to_owned()
 }
 
 /// Said of a certificate that is of no use any more.

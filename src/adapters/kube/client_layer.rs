@@ -100,7 +100,8 @@ pub struct ClientService<S> {
 
 impl<S, A, B> Service<Request<A>> for ClientService<S>
 where
-    S: Service<Request<A>, Response = Response<B>, Error = BoxError>,
+    S: Service<Request<A>, Response = Response<B>>,
+    S::Error: Into<BoxError>,
     S::Future: Send + 'static,
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<BoxError>,
@@ -119,7 +120,7 @@ where
             ready!(pause.as_mut().poll(context));
             self.pause = None;
         }
-        self.inner.poll_ready(context)
+        self.inner.poll_ready(context).map_err(Into::into)
     }
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
@@ -131,8 +132,10 @@ where
         let held_until = Arc::clone(&self.held_until);
         let answer = tokio::time::timeout(HEAD_TIMEOUT, self.inner.call(request));
         Box::pin(async move {
-            let answer =
-                answer.await.unwrap_or_else(|_| Err(format!("no answer within {} s", HEAD_TIMEOUT.as_secs()).into()));
+            let answer = match answer.await {
+                Ok(answer) => answer.map_err(Into::into),
+                Err(_) => Err(BoxError::from(format!("no answer within {} s", HEAD_TIMEOUT.as_secs()))),
+            };
             let code = answer
                 .as_ref()
                 .map_or_else(|_| "<error>".to_owned(), |response| response.status().as_u16().to_string());

@@ -38,9 +38,17 @@ pub struct CredentialFiles {
 }
 
 /// What a client is made of: nothing in it names a file any more.
-#[derive(Debug)]
 pub struct Login {
-    config: Kubeconfig,
+    /// The API server, its proxy, and what is expected of its certificate.
+    pub(super) cluster: Cluster,
+    /// PEM; the system's if there are none.
+    pub(super) authorities: Option<Vec<u8>>,
+    /// Whom to act as; without secrets.
+    pub(super) user: AuthInfo,
+    /// Of the user.
+    pub(super) password: Option<String>,
+    /// Certificate, key, token; a plugin's if one was run.
+    pub(super) credentials: Credentials,
     /// To be run for the user's credentials.
     pub exec: Option<ExecConfig>,
     /// The client certificate, if it is known before a plugin is run.
@@ -135,19 +143,25 @@ impl CredentialFiles {
     fn resolve(mut self, kubeconfig: &str) -> Result<Login, String> {
         let mut config = std::mem::replace(&mut self.config, Err(String::new()))?;
         let (cluster, user) = current(&mut config)?;
+        let (mut cluster, mut user) = (std::mem::take(cluster), std::mem::take(user));
         let server = cluster.server.clone().filter(|server| !server.is_empty());
         let server = server.ok_or("there is no server in its cluster")?;
-        let authority = self.authority(cluster)?;
+        if user.auth_provider.is_some() {
+            return Err("its user has an auth-provider, as Kubernetes had them before 1.26; use exec, tokenFile or a client certificate".to_owned());
+        }
+        let (authorities, authority) = self.authorities(&cluster)?;
+        // For a plugin that asks for it.
+        cluster.certificate_authority_data = authorities.clone().map(base64);
 
-        let exec = user.exec.take();
-        let secrets = serde_json::to_value(&*user).map_err(|error| error.to_string())?;
+        // By way of JSON, as the type of its secrets is kube's own.
+        let secrets = serde_json::to_value(&user).map_err(|error| error.to_string())?;
         let secret = |field: &str| secrets.get(field).and_then(Value::as_str).map(str::to_owned);
         let mut credentials = Credentials::default();
-        let (mut known, mut source) = (Identity::default(), String::new());
-        let inline = (user.client_certificate_data.clone(), secret("client-key-data"));
-        if let Some((pair, identity, from)) = self.pair(inline.0.as_ref(), inline.1.as_ref())? {
+        let (mut identity, mut source) = (Identity::default(), String::new());
+        let inline = (user.client_certificate_data.take(), secret("client-key-data"));
+        if let Some((pair, known, from)) = self.pair(inline.0.as_ref(), inline.1.as_ref())? {
             credentials.pair = Some(pair);
-            (known, source) = (identity, from);
+            (identity, source) = (known, from);
         }
         if let Some((token, from)) = self.token(secret("token"))? {
             credentials.token = Some(token);
@@ -155,21 +169,20 @@ impl CredentialFiles {
                 source = from;
             }
         }
-        let exec = exec.filter(|_| credentials.token.is_none() && user.username.is_none());
-        *user = with_credentials(secrets, &credentials)?;
+        check_token(&credentials)?;
+        let exec = user.exec.take().filter(|_| credentials.token.is_none() && user.username.is_none());
         let origin = CredentialOrigin { kubeconfig: kubeconfig.to_owned(), server, authority, user: source };
-        Ok(Login { config, exec, identity: known, origin })
+        let password = secret("password");
+        Ok(Login { cluster, authorities, user, password, credentials, exec, identity, origin })
     }
 
-    /// Puts the authorities in; gives where they are from.
-    fn authority(&mut self, cluster: &mut Cluster) -> Result<String, String> {
-        let (authority, source) = self.read_field(AUTHORITY, cluster.certificate_authority_data.as_ref())?;
-        if authority.as_ref().is_some_and(|pem| identity::pem_sections(pem, "CERTIFICATE").is_empty()) {
+    /// The certificate authorities and where they are from.
+    fn authorities(&mut self, cluster: &Cluster) -> Result<(Option<Vec<u8>>, String), String> {
+        let (pem, source) = self.read_field(AUTHORITY, cluster.certificate_authority_data.as_ref())?;
+        if pem.as_ref().is_some_and(|pem| identity::pem_sections(pem, "CERTIFICATE").is_empty()) {
             return Err(format!("{source}: {NO_CERTIFICATE}"));
         }
-        cluster.certificate_authority = None;
-        cluster.certificate_authority_data = authority.map(base64);
-        Ok(source)
+        Ok((pem, source))
     }
 
     /// Certificates and key, each apart, what the certificate says, and where it is from.
@@ -229,50 +242,31 @@ impl Login {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn set_credentials(&mut self, credentials: &Credentials) -> Result<(), String> {
-        if let Some((certificate, _)) = &credentials.pair {
+    pub(super) fn set_credentials(&mut self, given: Credentials) -> Result<(), String> {
+        check_token(&given)?;
+        if let Some((certificate, _)) = &given.pair {
             self.identity =
                 identity::parse_certificate(certificate).map_err(|why| format!("its clientCertificateData: {why}"))?;
         }
-        let (_, user) = current(&mut self.config)?;
-        let rest = serde_json::to_value(&*user).map_err(|error| error.to_string())?;
-        *user = with_credentials(rest, credentials)?;
+        let Credentials { token, pair, expires } = given;
+        let own = std::mem::take(&mut self.credentials);
+        self.credentials = Credentials { token: token.or(own.token), pair: pair.or(own.pair), expires };
         Ok(())
     }
-
-    /// The cluster, for a plugin that asks for it.
-    pub fn cluster(&mut self) -> Option<&Cluster> {
-        current(&mut self.config).ok().map(|(cluster, _)| &*cluster)
-    }
-
-    /// For the client.
-    #[must_use]
-    pub fn into_config(self) -> Kubeconfig {
-        self.config
-    }
 }
 
-/// The user with these credentials instead of files. By way of JSON, as the type of its secrets is kube's own.
-fn with_credentials(mut user: Value, credentials: &Credentials) -> Result<AuthInfo, String> {
-    let fields = user.as_object_mut().ok_or("its user is no mapping")?;
-    for field in [CERTIFICATE, KEY, TOKEN] {
-        fields.remove(field);
-    }
-    if let Some(token) = &credentials.token {
-        // What no header takes would fail every request, and say nothing of where it came from.
-        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("the token is empty, or holds characters that no HTTP header may".to_owned());
+/// What no header takes would fail every request, and say nothing of where it came from.
+fn check_token(credentials: &Credentials) -> Result<(), String> {
+    match &credentials.token {
+        Some(token) if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            Err("the token is empty, or holds characters that no HTTP header may".to_owned())
         }
-        fields.insert("token".to_owned(), json!(token));
+        _ => Ok(()),
     }
-    if let Some((certificate, key)) = &credentials.pair {
-        fields.insert("client-certificate-data".to_owned(), json!(ByteString(certificate.clone())));
-        fields.insert("client-key-data".to_owned(), json!(ByteString(key.clone())));
-    }
-    serde_json::from_value(user).map_err(|error| error.to_string())
 }
 
-fn base64(bytes: Vec<u8>) -> String {
+/// Standard base64.
+pub(super) fn base64(bytes: Vec<u8>) -> String {
     json!(ByteString(bytes)).as_str().unwrap_or_default().to_owned()
 }
 

@@ -15,6 +15,7 @@ mod requests;
 mod search;
 mod session;
 mod standalone;
+mod transport;
 mod types;
 mod watch;
 

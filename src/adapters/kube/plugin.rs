@@ -38,7 +38,7 @@ pub(crate) struct Credentials {
 /// No secrets.
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Granted").field("expires", &self.expires).finish_non_exhaustive()
+        f.debug_struct("Credentials").field("expires", &self.expires).finish_non_exhaustive()
     }
 }
 
@@ -60,7 +60,7 @@ struct Status {
 }
 
 /// Runs it. Errors never hold anything of its standard output: that is where the credentials are.
-pub(crate) async fn run(exec: &ExecConfig, cluster: Option<&Cluster>) -> Result<Credentials, String> {
+pub(crate) async fn run(exec: &ExecConfig, cluster: &Cluster) -> Result<Credentials, String> {
     let command = exec.command.clone().filter(|command| !command.is_empty()).ok_or("its exec has no command")?;
     let at = |why: String| format!("the credential plugin {command} {why}");
     let output =
@@ -74,9 +74,9 @@ pub(crate) async fn run(exec: &ExecConfig, cluster: Option<&Cluster>) -> Result<
     checked_stdout(&output).and_then(|text| parse_credential(&text, exec.api_version.as_deref())).map_err(at)
 }
 
-fn env(exec: &ExecConfig, cluster: Option<&Cluster>) -> Vec<(String, String)> {
+fn env(exec: &ExecConfig, cluster: &Cluster) -> Vec<(String, String)> {
     let mut cluster_info = Value::Null;
-    if let Some(cluster) = cluster.filter(|_| exec.provide_cluster_info) {
+    if exec.provide_cluster_info {
         let fields = serde_json::to_value(cluster).unwrap_or_default();
         let mut map = serde_json::Map::new();
         for field in

@@ -1,22 +1,33 @@
 //! Which proxy a request takes: the kubeconfig's, else the environment's, as for the kubelet.
 //!
-//! kube holds NO_PROXY against the proxy instead of the API server (config/file_loader.rs, v5.0), so the choice is made
-//! here. Upstream: golang.org/x/net/http/httpproxy, `useProxy`.
+//! Upstream: golang.org/x/net/http/httpproxy, `useProxy`; the matcher of hyper-util reads NO_PROXY as curl does, which knows no ports.
 
 use std::net::IpAddr;
 
 use hyper::Uri;
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 
-/// The proxy for this server, if any. `given` is what kube found, in the kubeconfig or in the environment.
-pub(crate) fn choose(
-    given: Option<Uri>,
-    from_file: bool,
+/// Said without the URL, which may have a password.
+pub(super) const UNUSABLE: &str =
+    "its proxy-url, or HTTPS_PROXY, is not of a kind that can be used: http, https, socks5";
+
+/// The proxy for this server, if any. `given` is the kubeconfig's.
+///
+/// # Errors
+/// It cannot be used.
+pub(super) fn choose(
+    given: Option<&str>,
     server: &Uri,
     env: impl Fn(&str) -> Option<String>,
-) -> Option<Uri> {
-    if from_file {
-        return given;
-    }
+) -> Result<Option<Intercept>, String> {
+    let given = given.filter(|url| !url.is_empty()).map(str::to_owned);
+    let Some(url) = given.or_else(|| from_env(server, env)) else { return Ok(None) };
+    // It reads the URL, with or without scheme, name and password; of the server it asks no more than its scheme.
+    let matcher = Matcher::builder().all(url).build();
+    matcher.intercept(server).map(Some).ok_or_else(|| UNUSABLE.to_owned())
+}
+
+fn from_env(server: &Uri, env: impl Fn(&str) -> Option<String>) -> Option<String> {
     let env = |upper: &str, lower: &str| env(upper).or_else(|| env(lower));
     if server.scheme_str() != Some("https") {
         return None;
@@ -24,7 +35,7 @@ pub(crate) fn choose(
     let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
     let local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     let spared = env("NO_PROXY", "no_proxy").is_some_and(|list| spares(&list, host, server.port_u16().unwrap_or(443)));
-    given.filter(|_| !local && !spared)
+    env("HTTPS_PROXY", "https_proxy").filter(|_| !local && !spared)
 }
 
 /// True if a NO_PROXY list names this host: `*`, an address, a network, a domain with all below it, each but `*` with or
@@ -104,13 +115,20 @@ mod tests {
 
     #[test]
     fn the_kubeconfigs_proxy_wins_and_loopback_needs_none() {
-        let proxy = || Some(Uri::from_static("http://proxy:3128"));
-        let choose = |from_file, server: &'static str, no_proxy: Option<&str>| {
-            let env = |name: &str| no_proxy.filter(|_| name == "no_proxy").map(str::to_owned);
-            choose(proxy(), from_file, &Uri::from_static(server), env).is_some()
+        let choose = |given: Option<&str>, server: &'static str, no_proxy: Option<&str>| {
+            let env = |name: &str| match name {
+                "no_proxy" => no_proxy.map(str::to_owned),
+                "HTTPS_PROXY" => Some("http://environments:3128".to_owned()),
+                _ => None,
+            };
+            super::choose(given, &Uri::from_static(server), env).map(|proxy| proxy.map(|proxy| proxy.uri().to_string()))
         };
-        assert!(choose(true, "https://127.0.0.1:6443", Some("*")));
-        assert!(choose(false, "https://api:6443", None));
+        let own = "http://u:p@own:3128";
+        assert_eq!(choose(Some(own), "https://127.0.0.1:6443", Some("*")).unwrap().unwrap(), "http://own:3128/");
+        assert_eq!(choose(Some(own), "http://api", None).unwrap().unwrap(), "http://own:3128/");
+        assert_eq!(choose(None, "https://api:6443", None).unwrap().unwrap(), "http://environments:3128/");
+        assert_eq!(choose(Some(""), "https://api:6443", None).unwrap().unwrap(), "http://environments:3128/");
+        assert_eq!(choose(Some("own:3128"), "https://api:6443", None).unwrap().unwrap(), "http://own:3128/");
         for (server, no_proxy) in [
             ("https://127.0.0.1:6443", None),
             ("https://localhost", None),
@@ -118,7 +136,10 @@ mod tests {
             ("http://api", None),
             ("https://api:6443", Some("api")),
         ] {
-            assert!(!choose(false, server, no_proxy), "{server}");
+            assert!(choose(None, server, no_proxy).unwrap().is_none(), "{server}");
+        }
+        for unusable in ["ftp://u:SECRET@own", "http://", ":"] {
+            assert_eq!(choose(Some(unusable), "https://api:6443", None).unwrap_err(), UNUSABLE);
         }
     }
 }

@@ -11,13 +11,13 @@ use testkit::api_server::tls::Authority;
 const NODE: &str = "n1";
 
 /// A directory with a kubeconfig in it.
-struct CredentialDir {
+pub(super) struct CredentialDir {
     dir: tempfile::TempDir,
     metrics: Metrics,
 }
 
 impl CredentialDir {
-    fn new() -> CredentialDir {
+    pub(super) fn new() -> CredentialDir {
         CredentialDir { dir: tempfile::tempdir().unwrap(), metrics: Metrics::new() }
     }
 
@@ -32,15 +32,15 @@ impl CredentialDir {
         KubeconfigAccess::new(settings, self.metrics.clone())
     }
 
-    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+    pub(super) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
         std::fs::write(self.dir.path().join(name), text).unwrap();
     }
 
-    fn kubeconfig(&self, cluster: &Value, user: &Value) {
+    pub(super) fn kubeconfig(&self, cluster: &Value, user: &Value) {
         self.write("kubelet.conf", config(cluster, user).to_string());
     }
 
-    async fn connect(&self) -> Result<Connected, String> {
+    pub(super) async fn connect(&self) -> Result<Connected, String> {
         self.access().connect(ClientLayer::new(self.metrics.clone())).await
     }
 
@@ -146,6 +146,14 @@ async fn what_is_wrong_with_the_files_it_names() {
         (json!({}), json!({"tokenFile": "absent"}), "/tokenFile /D/absent: No such file"),
         (json!({}), json!({"tokenFile": "empty"}), "/tokenFile /D/empty: it is empty"),
         (json!({}), json!({"tokenFile": "words"}), "characters that no HTTP header may"),
+        (json!({}), json!({"auth-provider": {"name": "gcp"}}), "/its user has an auth-provider"),
+        (json!({"tls-server-name": "a b"}), json!({"token": "t"}), "/tls-server-name: "),
+        (json!({"server": "https://a b"}), json!({"token": "t"}), "/server \"https://a b\" is not a URL: "),
+        (
+            json!({"proxy-url": "socks4://u:SECRET@proxy"}),
+            json!({"token": "t"}),
+            "proxy-url, or HTTPS_PROXY, is not of",
+        ),
         (json!({"proxy-url": "ftp://u:SECRET@proxy"}), json!({"token": "t"}), "proxy-url, or HTTPS_PROXY, is not of"),
     ] {
         credentials.kubeconfig(&cluster, &user);
