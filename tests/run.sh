@@ -4,7 +4,7 @@
 # missing prerequisite is a failure.
 #
 #   tests/run.sh          everything
-#   tests/run.sh fast     without the real kubelet and without systemd
+#   tests/run.sh fast     without what takes minutes or root: the real kubelet, the tours, fuzzing, systemd
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -112,12 +112,14 @@ if [ -n "${CI:-}" ] && ! command -v kubectl >/dev/null; then
     binaries=$(tests/real/prepare.sh)
     KUBECTL=$binaries/kubectl step cargo test --locked -p kubectl-plugin --test plugin a_hundred_names
 fi
-# The README's tour tells by its exit code, too; it takes the supervisor that was built for the tests.
+# The README's tour tells by its exit code, too, and leaves nothing running; it takes the supervisor that was built for the tests.
+cluster_processes() { pgrep -x 'etcd|containerd|kube-apiserver|kubelet|kubelet-supervi' || true; }
 tour() { # STATUS SUPERVISOR [--modern]
-    local status=0
+    local status=0 before
+    before=$(cluster_processes)
     SUPERVISOR_BINARY=$2 examples/tour.sh "${@:3}" || status=$?
     [ "$status" != 77 ] || { missing "the tour"; return 0; }
-    [ "$status" = "$1" ]
+    [ "$status" = "$1" ] && [ "$before" = "$(cluster_processes)" ]
 }
 step tour 0 "${CARGO_TARGET_DIR:-target}/debug/kubelet-supervisor"
 step tour 0 "${CARGO_TARGET_DIR:-target}/debug/kubelet-supervisor" --modern

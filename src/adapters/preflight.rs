@@ -329,7 +329,7 @@ impl PreflightCommand {
         let (dir, files) = (self.dir.clone(), SELF_TESTS.map(|(name, text, _)| (self.test_file(name), text)));
         let written = tokio::task::spawn_blocking(move || {
             let told = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
-            ownership::check(&dir).map_err(|error| error.to_string())?;
+            check_ownership(&dir)?;
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|error| told(&dir, error))?;
             files.iter().try_for_each(|(path, text)| std::fs::write(path, text).map_err(|error| told(path, error)))
         });
@@ -339,8 +339,7 @@ impl PreflightCommand {
     async fn run(&self, config: Option<&str>, overrides: &FlagOverrides, config_dir: &ConfigDir) -> Classification {
         let dir = self.dir.clone();
         // The kubelet makes its throw-away certificates there: nothing is written where others can change it.
-        let trusted =
-            tokio::task::spawn_blocking(move || ownership::check(&dir).map_err(|error| error.to_string())).await;
+        let trusted = tokio::task::spawn_blocking(move || check_ownership(&dir)).await;
         if let Err(why) = trusted.unwrap_or_else(|error| Err(error.to_string())) {
             return Classification::Candidate(Verdict::Inconclusive(why));
         }
@@ -355,6 +354,11 @@ impl PreflightCommand {
             }
         }
     }
+}
+
+/// Root writes there: not where others can change anything.
+fn check_ownership(dir: &Path) -> Result<(), String> {
+    ownership::check(dir).map_err(|error| error.to_string())
 }
 
 async fn run_judge(program: &Path, args: &[String]) -> io::Result<ProgramOutput> {

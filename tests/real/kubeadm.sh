@@ -60,12 +60,13 @@ is() { [ "$1" = "$2" ] || { echo "'$1' is not '$2'"; return 1; }; }
 node() { "$KUBECTL" get node "$NODE_NAME" -o json | jq -e "$1"; }
 config() { node "(.metadata.annotations[\"kubelet-supervisor.io/config-status\"] // \"null\" | fromjson) | $1"; }
 capacity() { node ".status.capacity.pods == \"$1\""; }
+# shellcheck source=tests/systemd/kubelets.sh
+. "$top/tests/systemd/kubelets.sh"
 kubelet_pid() { # of the unit's kubelets the one that nobody asks for a verdict or a version
-    local pid words pids=()
+    local pid pids=()
     for pid in $(</sys/fs/cgroup/system.slice/kubelet.service/cgroup.procs); do
         [ "$(readlink "/proc/$pid/exe")" = /usr/bin/kubelet ] || continue
-        words=$({ tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null) || continue
-        case $words in "" | *--exit-on-lock-contention=true* | *--cert-dir=*/supervisor/preflight* | *--version*) ;; *) pids+=("$pid") ;; esac
+        if acts_on_node "$pid"; then pids+=("$pid"); fi
     done
     [ ${#pids[@]} = 1 ] || { echo "kubelet.service has ${#pids[@]} kubelets" >&2; return 1; }
     echo "${pids[0]}"

@@ -30,16 +30,13 @@ fails() { # PATTERN COMMAND...: it fails, and says that
     if "$@" >/tmp/said 2>&1; then echo "it did not fail: $*"; return 1; fi
     says "$pattern" /tmp/said
 }
+# shellcheck source=tests/systemd/kubelets.sh
+. ./kubelets.sh
 property() { systemctl show kubelet -p "$1" --value; }
-# Real kubelets, not preflights of one, nor one that is asked for its version.
 kubelet_pids() {
-    local pid words
+    local pid
     for pid in $(pgrep -x 'kubelet|hyperkube'); do
-        words=$({ tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null)
-        case $words in
-        "" | *--exit-on-lock-contention=true* | *--cert-dir=*/supervisor/preflight* | *--version*) ;;
-        *) echo "$pid" ;;
-        esac
+        if acts_on_node "$pid"; then echo "$pid"; fi
     done
 }
 kubelets() { kubelet_pids | grep -c .; }

@@ -13,7 +13,7 @@ use super::credentials::{CredentialFiles, Fingerprint, Login};
 use super::{identity, plugin, transport};
 use crate::adapters::metrics::Metrics;
 
-/// A plugin's credentials are replaced this long before they expire: a request on its way, and clocks that differ.
+/// A plugin's credentials are replaced this long before they expire: for requests in flight, and clock skew.
 const RENEW_BEFORE: Duration = Duration::from_secs(60);
 
 /// And not more often than this, whatever it says of their expiry.

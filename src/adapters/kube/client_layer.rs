@@ -1,4 +1,4 @@
-//! A layer round every request: counts it, bounds the wait for an answer's head, and keeps all of
+//! A layer round every request: counts it, bounds the wait for response headers, and keeps all of
 //! them back for as long as the API server asks for (`Retry-After`), or for as long as there were too many. Bodies may take
 //! their time: a watch is one; what is read of them is limited. What may be the credentials' fault it signals, and errors name
 //! the kubeconfig's fields.
@@ -19,13 +19,13 @@ use super::credentials::{CredentialOrigin, chain};
 use super::limits::{LIST_BYTES, LimitedBody, OBJECT_BYTES, Part, RateLimiter};
 use crate::adapters::metrics::Metrics;
 
-/// An API server that has not begun to answer by then is treated as gone.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
+/// An API server whose response headers are not there by then is treated as gone.
+const RESPONSE_HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A longer `Retry-After` is not believed.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// Requests have this pace (the kubelet's own default, kubeAPIQPS 5) after a burst of [`REQUEST_BURST`], which no node in its senses
+/// Requests have this pace (kubeAPIQPS 5 of kubelets before 1.27) after a burst of [`REQUEST_BURST`] (that of those since), which no node in its senses
 /// uses up: an API server that ends each watch at once, or has one page more of each list, is not asked without end.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(200);
 /// See [`REQUEST_INTERVAL`].
@@ -59,19 +59,19 @@ impl AuthFailureSignal {
 }
 
 impl ClientLayer {
-    /// Counts here.
+    /// Requests are counted in `metrics`.
     #[must_use]
     pub fn new(metrics: Metrics) -> Self {
         Self { metrics, auth_failure: Arc::default(), origin: CredentialOrigin::default() }
     }
 
-    /// For messages.
+    /// Errors name this.
     #[must_use]
     pub(crate) fn with_origin(self, origin: CredentialOrigin) -> Self {
         Self { origin, ..self }
     }
 
-    /// That of the clients of this layer.
+    /// Raised by the requests of this layer's client.
     #[must_use]
     pub(crate) fn auth_failure(&self) -> Arc<AuthFailureSignal> {
         Arc::clone(&self.auth_failure)
@@ -130,11 +130,11 @@ where
         self.limiter.consume();
         let ClientLayer { metrics, auth_failure, origin } = self.layer.clone();
         let held_until = Arc::clone(&self.held_until);
-        let answer = tokio::time::timeout(HEAD_TIMEOUT, self.inner.call(request));
+        let answer = tokio::time::timeout(RESPONSE_HEADER_TIMEOUT, self.inner.call(request));
         Box::pin(async move {
             let answer = match answer.await {
                 Ok(answer) => answer.map_err(Into::into),
-                Err(_) => Err(BoxError::from(format!("no answer within {} s", HEAD_TIMEOUT.as_secs()))),
+                Err(_) => Err(BoxError::from(format!("no answer within {} s", RESPONSE_HEADER_TIMEOUT.as_secs()))),
             };
             let code = answer
                 .as_ref()

@@ -113,8 +113,8 @@ async fn run(
         // the outbox.
         let replacement = tokio::select! {
             end = session.run(&mut commands) => match end {
-                None => return,
-                Some(SessionEnd::Credentials) => None,
+                SessionEnd::Shutdown => return,
+                SessionEnd::Unauthorized => None,
             },
             replacement = search.replacement(fingerprint, renew_at, &auth_failure) => replacement,
         };

@@ -43,7 +43,7 @@ pub struct Login {
     pub(super) cluster: Cluster,
     /// PEM; the system's if there are none.
     pub(super) authorities: Option<Vec<u8>>,
-    /// Whom to act as; without secrets.
+    /// Its name, and whom to act as; without secrets.
     pub(super) user: AuthInfo,
     /// Of the user.
     pub(super) password: Option<String>,
@@ -144,18 +144,16 @@ impl CredentialFiles {
         let mut config = std::mem::replace(&mut self.config, Err(String::new()))?;
         let (cluster, user) = current(&mut config)?;
         let (mut cluster, mut user) = (std::mem::take(cluster), std::mem::take(user));
-        let server = cluster.server.clone().filter(|server| !server.is_empty());
-        let server = server.ok_or("there is no server in its cluster")?;
-        if user.auth_provider.is_some() {
-            return Err("its user has an auth-provider, as Kubernetes had them before 1.26; use exec, tokenFile or a client certificate".to_owned());
-        }
+        let server = cluster.server.as_deref().ok_or("there is no server in its cluster")?;
+        let server = without_userinfo(server);
         let (authorities, authority) = self.authorities(&cluster)?;
         // For a plugin that asks for it.
         cluster.certificate_authority_data = authorities.clone().map(base64);
 
         // By way of JSON, as the type of its secrets is kube's own.
         let secrets = serde_json::to_value(&user).map_err(|error| error.to_string())?;
-        let secret = |field: &str| secrets.get(field).and_then(Value::as_str).map(str::to_owned);
+        let secret =
+            |field: &str| secrets.get(field).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
         let mut credentials = Credentials::default();
         let (mut identity, mut source) = (Identity::default(), String::new());
         let inline = (user.client_certificate_data.take(), secret("client-key-data"));
@@ -171,6 +169,11 @@ impl CredentialFiles {
         }
         check_token(&credentials)?;
         let exec = user.exec.take().filter(|_| credentials.token.is_none() && user.username.is_none());
+        let is_known = exec.is_some() || user.username.is_some() || credentials != Credentials::default();
+        if user.auth_provider.is_some() && !is_known {
+            return Err("its user has an auth-provider, which the supervisor does not use: exec, tokenFile or a client certificate".to_owned());
+        }
+        (user.token, user.password, user.client_key_data) = (None, None, None);
         let origin = CredentialOrigin { kubeconfig: kubeconfig.to_owned(), server, authority, user: source };
         let password = secret("password");
         Ok(Login { cluster, authorities, user, password, credentials, exec, identity, origin })
@@ -244,13 +247,14 @@ impl Login {
     /// What is wrong with it.
     pub(super) fn set_credentials(&mut self, given: Credentials) -> Result<(), String> {
         check_token(&given)?;
-        if let Some((certificate, _)) = &given.pair {
+        self.credentials.expires = given.expires;
+        self.credentials.token = given.token;
+        // A certificate of the kubeconfig goes before a plugin's (client-go plugin/pkg/client/auth/exec/exec.go, v1.22).
+        if let Some(pair) = given.pair.filter(|_| self.credentials.pair.is_none()) {
             self.identity =
-                identity::parse_certificate(certificate).map_err(|why| format!("its clientCertificateData: {why}"))?;
+                identity::parse_certificate(&pair.0).map_err(|why| format!("its clientCertificateData: {why}"))?;
+            self.credentials.pair = Some(pair);
         }
-        let Credentials { token, pair, expires } = given;
-        let own = std::mem::take(&mut self.credentials);
-        self.credentials = Credentials { token: token.or(own.token), pair: pair.or(own.pair), expires };
         Ok(())
     }
 }
@@ -320,8 +324,27 @@ fn current(config: &mut Kubeconfig) -> Result<(&mut Cluster, &mut AuthInfo), Str
         config.auth_infos.push(kube::config::NamedAuthInfo { name: user, ..Default::default() });
         config.auth_infos.len() - 1
     });
-    let user = config.auth_infos.get_mut(index).ok_or("it has no users")?;
-    Ok((cluster, user.auth_info.get_or_insert_default()))
+    let user = config.auth_infos.get_mut(index).ok_or("it has no users")?.auth_info.get_or_insert_default();
+    // For client-go an empty field is none.
+    for field in [
+        &mut cluster.server,
+        &mut cluster.certificate_authority_data,
+        &mut user.client_certificate_data,
+        &mut user.username,
+        &mut user.impersonate,
+    ] {
+        field.take_if(|text| text.is_empty());
+    }
+    Ok((cluster, user))
+}
+
+/// For messages: a URL may have a user and a password.
+fn without_userinfo(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let end = rest.find('/').unwrap_or(rest.len());
+    let host = rest.get(..end).and_then(|authority| authority.rfind('@')).map_or(0, |at| at + 1);
+    let rest = rest.get(host..).unwrap_or_default();
+    if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
 /// An error and its causes, once each; what the API server said is bounded, and steers no terminal.

@@ -86,7 +86,7 @@ where
     }
 }
 
-/// So many at once, and then one in each interval.
+/// A token bucket: a burst, and then one in each interval.
 #[derive(Debug)]
 pub(super) struct RateLimiter {
     interval: Duration,

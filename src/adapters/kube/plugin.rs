@@ -18,7 +18,7 @@ use kubelet_config::yaml;
 /// What asks a metadata service with retries takes ten seconds at times; client-go waits for ever.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Of its standard error, in a message.
+/// Characters of its stderr in an error.
 const MESSAGE_LIMIT: usize = 300;
 
 /// A client certificate with what else is in its chain, and its key; PEM.

@@ -7,24 +7,34 @@ use std::net::IpAddr;
 use hyper::Uri;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 
-/// Said without the URL, which may have a password.
-pub(super) const UNUSABLE: &str =
-    "its proxy-url, or HTTPS_PROXY, is not of a kind that can be used: http, https, socks5";
-
 /// The proxy for this server, if any. `given` is the kubeconfig's.
 ///
 /// # Errors
-/// It cannot be used.
+/// It cannot be used. The URL is not told, it may have a password.
 pub(super) fn choose(
     given: Option<&str>,
     server: &Uri,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<Intercept>, String> {
-    let given = given.filter(|url| !url.is_empty()).map(str::to_owned);
-    let Some(url) = given.or_else(|| from_env(server, env)) else { return Ok(None) };
-    // It reads the URL, with or without scheme, name and password; of the server it asks no more than its scheme.
-    let matcher = Matcher::builder().all(url).build();
-    matcher.intercept(server).map(Some).ok_or_else(|| UNUSABLE.to_owned())
+    let given = given.filter(|url| !url.is_empty()).map(|url| ("its proxy-url", url.to_owned()));
+    let from_env = || from_env(server, env).map(|url| ("HTTPS_PROXY", url));
+    let Some((field, mut url)) = given.or_else(from_env) else { return Ok(None) };
+    if !url.contains("://") {
+        url = format!("http://{url}"); // as Go reads the environment
+    }
+    // Of the server it asks no more than the scheme.
+    let proxy = Matcher::builder().all(url).build().intercept(server);
+    let usable = proxy.filter(|proxy| {
+        let uri = proxy.uri();
+        let known = is_socks(uri) || matches!(uri.scheme_str(), Some("http" | "https"));
+        known && uri.host().is_some_and(|host| !host.is_empty())
+    });
+    usable.map(Some).ok_or_else(|| format!("{field} is not the URL of a proxy that can be used: http, https, socks5"))
+}
+
+/// True of SOCKS 5, which looks up names itself either way.
+pub(super) fn is_socks(proxy: &Uri) -> bool {
+    matches!(proxy.scheme_str(), Some("socks5" | "socks5h"))
 }
 
 fn from_env(server: &Uri, env: impl Fn(&str) -> Option<String>) -> Option<String> {
@@ -128,7 +138,7 @@ mod tests {
         assert_eq!(choose(Some(own), "http://api", None).unwrap().unwrap(), "http://own:3128/");
         assert_eq!(choose(None, "https://api:6443", None).unwrap().unwrap(), "http://environments:3128/");
         assert_eq!(choose(Some(""), "https://api:6443", None).unwrap().unwrap(), "http://environments:3128/");
-        assert_eq!(choose(Some("own:3128"), "https://api:6443", None).unwrap().unwrap(), "http://own:3128/");
+        assert_eq!(choose(Some("own:3128/"), "https://api:6443", None).unwrap().unwrap(), "http://own:3128/");
         for (server, no_proxy) in [
             ("https://127.0.0.1:6443", None),
             ("https://localhost", None),
@@ -138,8 +148,9 @@ mod tests {
         ] {
             assert!(choose(None, server, no_proxy).unwrap().is_none(), "{server}");
         }
-        for unusable in ["ftp://u:SECRET@own", "http://", ":"] {
-            assert_eq!(choose(Some(unusable), "https://api:6443", None).unwrap_err(), UNUSABLE);
+        for unusable in ["ftp://u:SECRET@own", "socks4://u:SECRET@own", "http://", ":"] {
+            let why = choose(Some(unusable), "https://api:6443", None).unwrap_err();
+            assert_eq!(why, "its proxy-url is not the URL of a proxy that can be used: http, https, socks5");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The work with one set of credentials: two watches, the status, the events, queries.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -14,6 +15,7 @@ use super::watch::{Backoff, ConfigMapWatch, ObjectWatch, WatchEvent};
 use super::{decode, requests};
 use crate::machine::Input;
 use crate::machine::evidence::NodeReadiness;
+use crate::machine::history::HistoryEntry;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::NodeSummary;
 use kubelet_config::reported;
@@ -22,8 +24,10 @@ use kubelet_config::status::{CONDITION, NodeConfigStatus, PublishedStatus, STATU
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionEnd {
-    /// They were refused.
-    Credentials,
+    /// The API server does not take the credentials any more (401).
+    Unauthorized,
+    /// The supervisor ends.
+    Shutdown,
 }
 
 pub(crate) struct Session<'a> {
@@ -67,16 +71,21 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Works until the credentials are of no more use; `None` when the supervisor ends.
-    pub(crate) async fn run(&mut self, commands: &mut UnboundedReceiver<Command>) -> Option<SessionEnd> {
+    /// Works until the credentials are of no more use, or the supervisor ends.
+    pub(crate) async fn run(&mut self, commands: &mut UnboundedReceiver<Command>) -> SessionEnd {
+        match self.work(commands).await {
+            Err(end) => end,
+        }
+    }
+
+    async fn work(&mut self, commands: &mut UnboundedReceiver<Command>) -> Result<Infallible, SessionEnd> {
         let mut node = ObjectWatch::<NodeView>::new(Api::all(self.client.clone()), &self.node_name);
         let _ = self.inputs.send(Input::NodeName(self.node_name.clone()));
         let mut map = self.map_watch();
         let mut status_backoff = Backoff::default();
         let mut event_backoff = Backoff::default();
-        let mut patch: InFlight<NodeView> = None;
-        let mut post: InFlight<()> = None;
-        let (mut sent, mut posted) = (None, EventKey::default());
+        let mut patch: InFlight<(NodeConfigStatus, kube::Result<NodeView>)> = None;
+        let mut post: InFlight<(EventKey, kube::Result<()>)> = None;
         loop {
             let status = self.due_status();
             let unsent = self.outbox.events.front().cloned();
@@ -85,29 +94,39 @@ impl<'a> Session<'a> {
                 // are kept across turns.
                 command = commands.recv() => {
                     let watch = matches!(command, Some(Command::Watch(_)));
-                    if let Some(query) = self.outbox.accept(command?) {
+                    if let Some(query) = self.outbox.accept(command.ok_or(SessionEnd::Shutdown)?) {
                         self.query(query);
                     }
                     if watch {
                         map = self.map_watch();
                     }
                 }
-                event = node.next() => if self.node_observed(event) { return Some(SessionEnd::Credentials) },
-                event = next_map(&mut map) => if self.map_observed(event) { return Some(SessionEnd::Credentials) },
+                event = node.next() => self.node_observed(event)?,
+                event = next_map(&mut map) => self.map_observed(event)?,
                 () = status_backoff.elapsed(), if patch.is_none() && status.is_some() => {
-                    let now = jiff::Timestamp::now().strftime("%FT%TZ").to_string();
-                    let body = status.as_ref().zip(self.shown.as_ref()).map(|(status, shown)| status.patch(shown, &now));
-                    patch = body.map(|body| requests::patch_status(self.client.clone(), self.node_name.clone(), body).boxed());
-                    sent = status;
+                    patch = status.zip(self.shown.as_ref()).map(|(status, shown)| self.patch(status, shown));
                 }
-                result = answer(&mut patch) => self.patched(result, sent.take(), &mut status_backoff),
-                () = event_backoff.elapsed(), if post.is_none() && unsent.is_some() => if let Some(entry) = unsent {
-                    posted = EventKey::from(&entry);
-                    post = Some(requests::post_event(self.client.clone(), self.node_name.clone(), entry).boxed());
-                },
-                result = answer(&mut post) => self.posted(result, posted, &mut event_backoff),
+                (status, result) = answer(&mut patch) => self.patched(result, status, &mut status_backoff),
+                () = event_backoff.elapsed(), if post.is_none() && unsent.is_some() => post = unsent.map(|entry| self.post(entry)),
+                (event, result) = answer(&mut post) => self.posted(result, event, &mut event_backoff),
             }
         }
+    }
+
+    fn patch(
+        &self,
+        status: NodeConfigStatus,
+        shown: &PublishedStatus,
+    ) -> BoxFuture<'static, (NodeConfigStatus, kube::Result<NodeView>)> {
+        let now = jiff::Timestamp::now().strftime("%FT%TZ").to_string();
+        let request = requests::patch_status(self.client.clone(), self.node_name.clone(), status.patch(shown, &now));
+        async move { (status, request.await) }.boxed()
+    }
+
+    fn post(&self, entry: HistoryEntry) -> BoxFuture<'static, (EventKey, kube::Result<()>)> {
+        let event = EventKey::from(&entry);
+        let request = requests::post_event(self.client.clone(), self.node_name.clone(), entry);
+        async move { (event, request.await) }.boxed()
     }
 
     /// Beside the loop, and to its end even if the session ends before: each query has an answer.
@@ -128,8 +147,7 @@ impl<'a> Session<'a> {
         Some(ConfigMapWatch::new(Api::namespaced(self.client.clone(), &reference.namespace), &reference.name))
     }
 
-    /// True if the credentials are refused.
-    fn node_observed(&mut self, event: WatchEvent<NodeView>) -> bool {
+    fn node_observed(&mut self, event: WatchEvent<NodeView>) -> Result<(), SessionEnd> {
         match event {
             WatchEvent::Object(node) => {
                 self.recovered();
@@ -164,7 +182,7 @@ impl<'a> Session<'a> {
             }
             WatchEvent::Failed { why, code } => {
                 if code == Some(401) {
-                    return true;
+                    return Err(SessionEnd::Unauthorized);
                 }
                 if self.watch_error.is_none() {
                     tracing::warn!("the Node cannot be watched: {why}");
@@ -172,7 +190,7 @@ impl<'a> Session<'a> {
                 self.watch_error = Some(why);
             }
         }
-        false
+        Ok(())
     }
 
     fn recovered(&mut self) {
@@ -181,7 +199,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn map_observed(&mut self, event: WatchEvent<ConfigMapView>) -> bool {
+    fn map_observed(&mut self, event: WatchEvent<ConfigMapView>) -> Result<(), SessionEnd> {
         let input = match event {
             WatchEvent::Object(map) => match decode::fault_of(&map) {
                 Some(why) => Input::ConfigMapFailed { why, definite: true },
@@ -191,7 +209,7 @@ impl<'a> Session<'a> {
                 let name = self.outbox.map.as_ref().map(ToString::to_string).unwrap_or_default();
                 Input::ConfigMapFailed { why: format!("the ConfigMap {name} does not exist"), definite: true }
             }
-            WatchEvent::Failed { code: Some(401), .. } => return true,
+            WatchEvent::Failed { code: Some(401), .. } => return Err(SessionEnd::Unauthorized),
             WatchEvent::Failed { why, code: Some(403) } => {
                 let why = self.outbox.map.as_ref().map_or(why.clone(), |map| decode::forbidden(map, &why));
                 Input::ConfigMapFailed { why, definite: true }
@@ -199,7 +217,7 @@ impl<'a> Session<'a> {
             WatchEvent::Failed { why, code } => Input::ConfigMapFailed { why, definite: code == Some(404) },
         };
         let _ = self.inputs.send(input);
-        false
+        Ok(())
     }
 
     /// The status that the Node does not show yet.
@@ -225,11 +243,11 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn patched(&mut self, result: kube::Result<NodeView>, status: Option<NodeConfigStatus>, backoff: &mut Backoff) {
+    fn patched(&mut self, result: kube::Result<NodeView>, status: NodeConfigStatus, backoff: &mut Backoff) {
         match result {
             Ok(node) => {
                 let shown = decode::published_status(node);
-                if let Some(status) = status.filter(|status| !status.matches(&shown.config)) {
+                if !status.matches(&shown.config) {
                     if self.dropped.is_none() {
                         tracing::info!(
                             "this API server does not keep Node.status.config (gone since Kubernetes 1.26, off since \
@@ -263,10 +281,10 @@ async fn next_map(map: &mut Option<ConfigMapWatch>) -> WatchEvent<ConfigMapView>
 }
 
 /// A request under way, if there is one.
-type InFlight<T> = Option<BoxFuture<'static, kube::Result<T>>>;
+type InFlight<T> = Option<BoxFuture<'static, T>>;
 
 /// The answer to a request in flight, which is taken off; for ever if there is none.
-async fn answer<T>(request: &mut InFlight<T>) -> kube::Result<T> {
+async fn answer<T>(request: &mut InFlight<T>) -> T {
     let Some(future) = request else { return std::future::pending().await };
     let result = future.await;
     *request = None;

@@ -1,7 +1,7 @@
 //! The client of a kubeconfig: TLS by its certificates, through a proxy or not, and in each request's head who asks.
 //!
 //! kube's own builder (client/builder.rs, v5.0) would bring the credential providers of old with their JSONPath and regular
-//! expressions, and an HTTP client for each kind of proxy: together a tenth of the program.
+//! expressions, and an HTTP client for each kind of proxy: together a fifth of the program.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,7 +20,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::client::ConfigExt as _;
 use kube::{Client, Config};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -30,9 +29,10 @@ use tower::{BoxError, Layer as _, Service};
 
 use super::client_layer::ClientLayer;
 use super::credentials::{Login, base64, chain};
+use super::identity::NO_CERTIFICATE;
 use super::{proxy, watch};
 
-/// To a connection, with the TLS handshake.
+/// TCP connect, proxy and TLS handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client with these credentials; nothing is sent. May read the system's certificate authorities.
@@ -45,10 +45,11 @@ pub(super) fn client(
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Client, String> {
     let cluster = &login.cluster;
-    let server = server(&login)?;
+    let server = server(cluster.server.as_deref().unwrap_or_default())?;
     let proxy = proxy::choose(cluster.proxy_url.as_deref(), &server, env)?;
-    let tls = Arc::new(tls(&login)?);
-    let route = Route::new(proxy, &tls)?;
+    let is_https = |uri: &Uri| uri.scheme_str() == Some("https");
+    let tls = Arc::new(tls(&login, is_https(&server) || proxy.as_ref().is_some_and(|proxy| is_https(proxy.uri())))?);
+    let route = Route::new(proxy, &tls);
     let connector = match cluster.tls_server_name.clone().filter(|name| !name.is_empty()) {
         None => HttpsConnector::from((route, tls)),
         Some(name) => {
@@ -64,79 +65,71 @@ pub(super) fn client(
     let mut config = Config::new(server);
     config.headers.extend(authorization(&login)?.map(|value| (AUTHORIZATION, value)));
     config.auth_info = login.user;
-    let headers = config.extra_headers_layer().map_err(|error| chain(&error))?;
+    let headers = config.extra_headers_layer().map_err(|error| format!("its user's as fields: {}", chain(&error)))?;
     let client = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let service = layer.layer(config.base_uri_layer().layer(headers.layer(client)));
     Ok(Client::new(service, config.default_namespace))
 }
 
-/// Without a scheme it is https if anything of TLS is given (`DefaultServerURL`, client-go rest/url_utils.go, v1.20.2).
-fn server(login: &Login) -> Result<Uri, String> {
-    let mut url = login.origin.server.clone();
-    if !url.contains("://") {
-        let insecure = login.cluster.insecure_skip_tls_verify.unwrap_or_default();
-        let tls = insecure || login.authorities.is_some() || login.credentials.pair.is_some();
-        url = format!("{}://{url}", if tls { "https" } else { "http" });
-    }
-    url.parse().map_err(|error| format!("server {:?} is not a URL: {error}", login.origin.server))
+/// Without a scheme it is https: client-go would take http where no authority is given, and keep the credentials to itself.
+fn server(given: &str) -> Result<Uri, String> {
+    let url = if given.contains("://") { given.to_owned() } else { format!("https://{given}") };
+    url.parse().map_err(|error| format!("server is not a URL: {error}")) // which may have a password
 }
 
 /// A password goes before a token, as kube has it; client-go refuses both at once.
 fn authorization(login: &Login) -> Result<Option<HeaderValue>, String> {
-    let text = match (&login.user.username, &login.password, &login.credentials.token) {
-        (Some(user), Some(password), _) => {
+    let text = match (&login.user.username, &login.credentials.token) {
+        (Some(user), _) => {
+            let password = login.password.as_deref().unwrap_or_default();
             format!("Basic {}", base64(format!("{user}:{password}").into_bytes()))
         }
-        (_, _, Some(token)) => format!("Bearer {token}"),
-        _ => return Ok(None),
+        (None, Some(token)) => format!("Bearer {token}"),
+        (None, None) => return Ok(None),
     };
-    let mut value =
-        HeaderValue::try_from(text).map_err(|_| "its user's token cannot be sent in a header".to_owned())?;
+    let mut value = HeaderValue::try_from(text).map_err(|error| format!("its user's credentials: {error}"))?;
     value.set_sensitive(true);
     Ok(Some(value))
 }
 
-fn tls(login: &Login) -> Result<ClientConfig, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+fn tls(login: &Login, is_needed: bool) -> Result<ClientConfig, String> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
     let builder = match &login.authorities {
         _ if login.cluster.insecure_skip_tls_verify.unwrap_or_default() => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate))
         }
         Some(pem) => {
             builder.with_root_certificates(roots(pem).map_err(|why| format!("{}: {why}", login.origin.authority))?)
         }
-        // Those of the system, as for client-go.
-        None => builder.with_platform_verifier().map_err(|error| error.to_string())?,
+        None if is_needed => builder.with_platform_verifier().map_err(|error| {
+            format!(
+                "it has no certificate-authority, and the system's cannot be used (SSL_CERT_FILE, /etc/ssl): {error}"
+            )
+        })?,
+        None => builder.with_root_certificates(RootCertStore::empty()),
     };
-    match &login.credentials.pair {
-        None => Ok(builder.with_no_client_auth()),
-        Some((certificates, key)) => {
-            let at = |error: rustls_pki_types::pem::Error| format!("{}: {error}", login.origin.user);
-            let certificates = CertificateDer::pem_slice_iter(certificates).collect::<Result<_, _>>().map_err(at)?;
-            let key = PrivateKeyDer::from_pem_slice(key).map_err(at)?;
-            builder.with_client_auth_cert(certificates, key).map_err(unusable_pair)
-        }
-    }
+    let Some((certificates, key)) = &login.credentials.pair else { return Ok(builder.with_no_client_auth()) };
+    let at = |why: String| format!("{}: {why}", login.origin.user);
+    let certificates = CertificateDer::pem_slice_iter(certificates).collect::<Result<_, _>>();
+    let certificates = certificates.map_err(|error| at(error.to_string()))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
+        at("its private key is of no kind that TLS takes: PKCS #8, PKCS #1 or SEC 1, not encrypted".to_owned())
+    })?;
+    builder.with_client_auth_cert(certificates, key).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => at(format!(
+            "certificate and key do not belong together; while they are being replaced that passes ({error})"
+        )),
+        other => at(format!("certificate and key cannot be used: {other}")),
+    })
 }
 
+/// What cannot be read is left out, as by Go's `AppendCertsFromPEM`.
 fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem) {
-        roots.add(certificate.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
-    }
-    Ok(roots)
-}
-
-fn unusable_pair(error: rustls::Error) -> String {
-    match error {
-        rustls::Error::InconsistentKeys(_) => format!(
-            "client-certificate and client-key do not belong together; while they are being replaced that passes ({error})"
-        ),
-        other => format!("client-certificate and client-key cannot be used: {other}"),
-    }
+    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok));
+    if roots.is_empty() { Err(NO_CERTIFICATE.to_owned()) } else { Ok(roots) }
 }
 
 /// The way to the API server's port, or through a proxy.
@@ -152,28 +145,23 @@ enum Route {
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
 impl Route {
-    fn new(proxy: Option<Intercept>, tls: &Arc<ClientConfig>) -> Result<Self, String> {
+    fn new(proxy: Option<Intercept>, tls: &Arc<ClientConfig>) -> Self {
         let mut connector = HttpConnector::new();
         connector.enforce_http(false); // or it refuses https
-        let Some(proxy) = proxy else { return Ok(Self::Direct(connector)) };
+        let Some(proxy) = proxy else { return Self::Direct(connector) };
         let address = proxy.uri().clone();
-        match address.scheme_str() {
-            Some("http" | "https") => {
-                let tunnel = Tunnel::new(address, HttpsConnector::from((connector, Arc::clone(tls))));
-                Ok(Self::Tunnel(match proxy.basic_auth() {
-                    Some(header) => tunnel.with_auth(header.clone()),
-                    None => tunnel,
-                }))
-            }
-            Some("socks5" | "socks5h") => {
-                let socks = SocksV5::new(address, connector);
-                Ok(Self::Socks(match proxy.raw_auth() {
-                    Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
-                    None => socks,
-                }))
-            }
-            _ => Err(proxy::UNUSABLE.to_owned()),
+        if proxy::is_socks(&address) {
+            let socks = SocksV5::new(address, connector);
+            return Self::Socks(match proxy.raw_auth() {
+                Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
+                None => socks,
+            });
         }
+        let tunnel = Tunnel::new(address, HttpsConnector::from((connector, Arc::clone(tls))));
+        Self::Tunnel(match proxy.basic_auth() {
+            Some(header) => tunnel.with_auth(header.clone()),
+            None => tunnel,
+        })
     }
 }
 
@@ -202,7 +190,11 @@ impl Service<Uri> for Route {
             }
             Self::Socks(socks) => {
                 let connection = socks.call(server);
-                Box::pin(async move { Ok(MaybeHttpsStream::Http(connection.await?)) })
+                // Its Display does not say why.
+                Box::pin(async move {
+                    let stream = connection.await.map_err(|error| format!("to the SOCKS proxy: {error:?}"))?;
+                    Ok(MaybeHttpsStream::Http(stream))
+                })
             }
         }
     }
@@ -210,7 +202,7 @@ impl Service<Uri> for Route {
 
 /// `insecure-skip-tls-verify`: whoever answers is believed.
 #[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
+struct AnyCertificate;
 
 impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
@@ -242,7 +234,41 @@ impl ServerCertVerifier for AnyCertificate {
         Ok(HandshakeSignatureValid::assertion())
     }
 
+    /// All that an API server's certificate may be signed with.
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        vec![
+            SignatureScheme::ED25519,
+            SignatureScheme::ED448,
+            SignatureScheme::ECDSA_NISTP256_SHA256,
+            SignatureScheme::ECDSA_NISTP384_SHA384,
+            SignatureScheme::ECDSA_NISTP521_SHA512,
+            SignatureScheme::ECDSA_SHA1_Legacy,
+            SignatureScheme::RSA_PSS_SHA256,
+            SignatureScheme::RSA_PSS_SHA384,
+            SignatureScheme::RSA_PSS_SHA512,
+            SignatureScheme::RSA_PKCS1_SHA256,
+            SignatureScheme::RSA_PKCS1_SHA384,
+            SignatureScheme::RSA_PKCS1_SHA512,
+            SignatureScheme::RSA_PKCS1_SHA1,
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_scheme_is_never_asked_in_clear() {
+        for (given, url) in [
+            ("api:6443", "https://api:6443/"),
+            ("10.0.0.1", "https://10.0.0.1/"),
+            ("[fd00::1]:6443/path", "https://[fd00::1]:6443/path"),
+            ("http://api", "http://api/"),
+        ] {
+            assert_eq!(server(given).unwrap().to_string(), url);
+        }
+        let why = server("https://u:SECRET@a b").unwrap_err();
+        assert!(why.starts_with("server is not a URL: ") && !why.contains("SECRET"), "{why}");
     }
 }

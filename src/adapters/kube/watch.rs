@@ -11,6 +11,7 @@ use kube::runtime::watcher::{self, watcher};
 use kubelet_config::{duration, reported};
 use tokio::time::Instant;
 
+use super::client_layer::RETRY_AFTER_MAX;
 use super::credentials::chain;
 use super::decode::fault_of;
 use super::limits::RateLimiter;
@@ -57,7 +58,7 @@ impl Backoff {
     pub(super) fn failed(&mut self, retry_after: Option<u64>) {
         self.settle();
         let pause = duration::backoff(PAUSE_FIRST, PAUSE_MAX, self.failures);
-        let asked = Duration::from_secs(retry_after.unwrap_or_default().min(60));
+        let asked = Duration::from_secs(retry_after.unwrap_or_default()).min(RETRY_AFTER_MAX);
         self.failures = self.failures.saturating_add(1);
         self.last = Some(Instant::now());
         self.until = Some(Instant::now() + jittered(pause).max(asked));

@@ -139,7 +139,11 @@ async fn what_is_wrong_with_the_files_it_names() {
         (ca("ca.crt"), pair("empty", "one.key"), "/client-certificate /D/empty: there is no PEM certificate in it"),
         (ca("ca.crt"), pair("one.crt", "absent"), "/client-key /D/absent: No such file"),
         (ca("ca.crt"), pair("one.crt", "one.crt"), "/client-key /D/one.crt: there is no PEM private key in it"),
-        (ca("ca.crt"), pair("one.crt", "two.key"), "client-certificate and client-key do not belong together"),
+        (
+            ca("ca.crt"),
+            pair("one.crt", "two.key"),
+            "/client-certificate /D/one.crt: certificate and key do not belong together",
+        ),
         (ca("ca.crt"), json!({"client-certificate": "one.crt"}), "/there is a client-certificate, but no client-key"),
         (ca("ca.crt"), json!({"client-key": "one.key"}), "/there is a client-key, but no client-certificate"),
         (json!({}), json!({"client-certificate-data": "?"}), "/client-certificate-data is not base64"),
@@ -148,13 +152,18 @@ async fn what_is_wrong_with_the_files_it_names() {
         (json!({}), json!({"tokenFile": "words"}), "characters that no HTTP header may"),
         (json!({}), json!({"auth-provider": {"name": "gcp"}}), "/its user has an auth-provider"),
         (json!({"tls-server-name": "a b"}), json!({"token": "t"}), "/tls-server-name: "),
-        (json!({"server": "https://a b"}), json!({"token": "t"}), "/server \"https://a b\" is not a URL: "),
+        (json!({"server": "https://u:SECRET@a b"}), json!({"token": "t"}), "/server is not a URL: "),
+        (json!({}), json!({"token": "t", "as": "a\nb"}), "/its user's as fields: "),
         (
             json!({"proxy-url": "socks4://u:SECRET@proxy"}),
             json!({"token": "t"}),
-            "proxy-url, or HTTPS_PROXY, is not of",
+            "/its proxy-url is not the URL of a proxy that can be used",
         ),
-        (json!({"proxy-url": "ftp://u:SECRET@proxy"}), json!({"token": "t"}), "proxy-url, or HTTPS_PROXY, is not of"),
+        (
+            json!({"proxy-url": "ftp://u:SECRET@proxy"}),
+            json!({"token": "t"}),
+            "/its proxy-url is not the URL of a proxy that can be used",
+        ),
     ] {
         credentials.kubeconfig(&cluster, &user);
         let why = credentials.refusal().await.replace(&credentials.dir.path().display().to_string(), "/D");
