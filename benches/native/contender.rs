@@ -1,14 +1,11 @@
 //! Who is compared: what brings a node its next configuration.
 
-use std::path::{Path, PathBuf};
+use std::fs::OpenOptions;
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use testkit::restarted::Restarted;
 
 use crate::Result;
 use crate::world::{World, wait_for};
@@ -79,11 +76,11 @@ impl Contender {
     }
 
     /// Starts it. `options` are the supervisor's.
-    pub fn start(self, world: &World, options: &[String]) -> Result<Running> {
+    pub fn start(self, world: &World, options: &[String]) -> Result<Restarted> {
         let kubelet = [world.kubelet.path.display().to_string()].into_iter().chain(world.args.iter().cloned());
         let store = format!("--dynamic-config-dir={}", self.store(world).display());
         std::fs::create_dir_all(world.dir.join("stores"))?;
-        let (command, pause): (Vec<String>, u64) = match self {
+        let (words, pause): (Vec<String>, u64) = match self {
             Self::Bare => (kubelet.collect(), 0),
             Self::Native(pause) => (kubelet.chain([store]).collect(), pause),
             Self::Supervised { standby } => {
@@ -94,7 +91,12 @@ impl Contender {
                 (own.chain(["--".to_owned()]).chain(kubelet).collect(), 10)
             }
         };
-        Running::begin(command, &world.dir.join(format!("{}.log", self.name())), Duration::from_secs(pause))
+        let (program, args) = words.split_first().ok_or("no command")?;
+        let log = world.dir.join(format!("{}.log", self.name()));
+        let log = OpenOptions::new().create(true).append(true).open(log)?;
+        let mut command = Command::new(program);
+        command.args(args).stdout(log.try_clone()?).stderr(log);
+        Ok(Restarted::start(command, Duration::from_secs(pause))?)
     }
 
     /// Waits until it would notice a change, and has done what it does after a start: the kubelet is healthy and has renewed its Lease
@@ -107,61 +109,5 @@ impl Contender {
             std::thread::sleep(NATIVE_IS_BLIND + NATIVE_TICKS.mul_f64(phase));
         }
         Ok(())
-    }
-}
-
-/// A process that is started again when it ends, as by systemd.
-pub struct Running {
-    stop: Arc<AtomicBool>,
-    pid: Arc<AtomicU32>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Running {
-    fn begin(command: Vec<String>, log: &Path, pause: Duration) -> Result<Self> {
-        let (stop, pid) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
-        let (stopped, id) = (stop.clone(), pid.clone());
-        let thread = std::thread::spawn(move || {
-            let Some((program, args)) = command.split_first() else { return };
-            while !stopped.load(Ordering::SeqCst) {
-                let (Ok(out), Ok(err)) = (log.try_clone(), log.try_clone()) else { return };
-                let Ok(mut child) = Command::new(program).args(args).stdout(out).stderr(err).spawn() else { return };
-                id.store(child.id(), Ordering::SeqCst);
-                let _ = child.wait();
-                id.store(0, Ordering::SeqCst); // it may be somebody else's by now
-                let stopped = || stopped.load(Ordering::SeqCst);
-                let _ = wait_for("RestartSec", pause, stopped);
-            }
-        });
-        let running = Self { stop, pid, thread: Some(thread) };
-        wait_for("a process", LIMIT, || running.pid() != 0)?;
-        Ok(running)
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.pid.load(Ordering::SeqCst)
-    }
-
-    pub fn terminate(&self) {
-        if let Ok(pid @ 1..) = i32::try_from(self.pid()) {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        let Some(thread) = self.thread.take() else { return };
-        // One may have been started just before.
-        let mut told = 0;
-        while !thread.is_finished() {
-            let pid = self.pid();
-            if std::mem::replace(&mut told, pid) != pid {
-                self.terminate();
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 }

@@ -29,7 +29,10 @@ mod turn;
 mod usage;
 mod world;
 
+use std::path::Path;
 use std::time::Duration;
+
+use testkit::document::write_between;
 
 use contender::Contender;
 use turn::Turn;
@@ -52,9 +55,8 @@ fn main() {
 }
 
 fn bench(stand_in: bool) -> Result<()> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
-    let rounds = number("ROUNDS").unwrap_or(5).max(1);
-    let window = Duration::from_secs(u64::from(number("IDLE_SECONDS").unwrap_or(60)));
+    let rounds = number("ROUNDS", 5)?;
+    let window = Duration::from_secs(u64::from(number("IDLE_SECONDS", 60)?));
 
     testkit::interrupt::register()?;
     let world = if stand_in { World::stand_in()? } else { World::real()? };
@@ -79,9 +81,17 @@ fn bench(stand_in: bool) -> Result<()> {
         if cfg!(debug_assertions) {
             return Err("a development build's numbers are not published".into());
         }
-        report::write(&text, if stand_in { "stand-in" } else { "native" })?;
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/usage/measured.md");
+        write_between(&document, if stand_in { "stand-in" } else { "native" }, &text)?;
     }
     Ok(())
+}
+
+/// A setting from the environment.
+fn number(name: &str, default: u32) -> Result<u32> {
+    let Ok(text) = std::env::var(name) else { return Ok(default) };
+    let parsed = text.parse().ok().filter(|number| *number > 0);
+    parsed.ok_or_else(|| format!("{name}={text} is not a number above 0").into())
 }
 
 /// Those that can take part, and were not left out by the environment. Native needs an API server and a kubelet that have it.

@@ -9,11 +9,9 @@ use crate::Result;
 use crate::cluster::output;
 use crate::contender::Contender;
 use crate::counted::Starts;
-use crate::turn::{Change, Recovery, Turn};
+use crate::turn::{Change, NATIVE_WATCHED, Turn};
 use crate::usage::{Usage, Window};
 use crate::world::World;
-
-const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/usage/measured.md");
 
 /// What is measured is built from these; a commit that touches none of them changes no number.
 const MEASURED: [&str; 4] = ["src", "crates/config", "crates/exposition", "Cargo.lock"];
@@ -31,15 +29,6 @@ pub fn text(world: &World, rounds: u32, turns: &[Turn], usage: &Usage) -> Result
         machine()?
     );
     Ok(format!("{head}\n\n{}\n{}", table.text(), usage_text(usage)))
-}
-
-/// Renews what is between the markers of this name.
-pub fn write(text: &str, name: &str) -> Result<()> {
-    let document = std::fs::read_to_string(DOCUMENT)?;
-    let (begin, end) = (format!("<!-- begin {name} -->\n"), format!("<!-- end {name} -->\n"));
-    let (before, rest) = document.split_once(&begin).ok_or("no marker where it begins")?;
-    let (_, after) = rest.split_once(&end).ok_or("no marker where it ends")?;
-    Ok(std::fs::write(DOCUMENT, format!("{before}{begin}{text}{end}{after}"))?)
 }
 
 /// The last commit that changed what is measured.
@@ -96,9 +85,9 @@ impl Table<'_> {
             row(&format!("{name}: kubelet starts"), &|who| self.starts(who, |turn| Some(change(turn).starts)));
         }
         row("kubelet starts at its own start", &|who| self.starts(who, |turn| Some(turn.own_start)));
-        let rest = |turn: &Turn| turn.rest.clone();
-        row("kubelet starts per label edit", &|who| self.starts(who, |turn| Some(rest(turn)?.label_edit)));
-        row("kubelet starts per rejected payload", &|who| self.starts(who, |turn| Some(rest(turn)?.rejected)));
+        let others = |turn: &Turn| turn.others.clone();
+        row("kubelet starts per label edit", &|who| self.starts(who, |turn| Some(others(turn)?.label_edit)));
+        row("kubelet starts per rejected payload", &|who| self.starts(who, |turn| Some(others(turn)?.rejected)));
         row("recovery from a configuration that kills the kubelet", &|who| self.recovery(who));
         row("its start → exec of the kubelet, warm store", &|who| self.seconds(who, |turn| turn.exec));
         text
@@ -132,15 +121,12 @@ impl Table<'_> {
     }
 
     fn recovery(&self, contender: Contender) -> String {
-        let all: Vec<Recovery> = self.of(contender).filter_map(|turn| Some(turn.rest.as_ref()?.recovery)).collect();
-        if all.contains(&Recovery::Never) {
-            return "never (2 minutes watched)".to_owned();
+        let all: Vec<Option<Duration>> =
+            self.of(contender).filter_map(|turn| Some(turn.others.as_ref()?.recovery)).collect();
+        if all.contains(&None) {
+            return format!("never ({} s watched)", NATIVE_WATCHED.as_secs());
         }
-        let after = |recovery: &Recovery| match recovery {
-            Recovery::After(time) => Some(time.as_secs_f64()),
-            Recovery::Never => None,
-        };
-        spread(all.iter().filter_map(after).collect(), seconds)
+        spread(all.iter().flatten().map(Duration::as_secs_f64).collect(), seconds)
     }
 }
 

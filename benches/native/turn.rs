@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use testkit::restarted::Restarted;
+
 use crate::Result;
-use crate::contender::{Contender, LIMIT, Running};
+use crate::contender::{Contender, LIMIT};
 use crate::counted::{Starts, now};
 use crate::healthz::HealthzWatch;
 use crate::world::{ConfigMap, World, wait_for};
 
 /// So long native is watched whether it heals. It does not; once is enough.
-const NATIVE_HEALS: Duration = Duration::from_secs(120);
+pub const NATIVE_WATCHED: Duration = Duration::from_secs(120);
 
 /// A kubelet that stays up so long is healed: one that its configuration kills comes back for less than a second.
 const HEALED: Duration = Duration::from_secs(20);
@@ -27,28 +29,22 @@ pub struct Change {
 pub struct Turn {
     pub contender: Contender,
     pub round: u32,
-    /// Until the first kubelet is healthy.
+    /// Until its first kubelet was healthy.
     pub own_start: Starts,
     pub first: Change,
     pub second: Change,
     /// A bare kubelet has no configurations; of native one round is enough.
-    pub rest: Option<Rest>,
+    pub others: Option<OtherCases>,
     /// From the supervisor's own start to that of the kubelet, with what it has on disk.
     pub exec: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Rest {
+pub struct OtherCases {
     pub label_edit: Starts,
     pub rejected: Starts,
-    /// From the write of the configuration that kills the kubelet to one that stays; `Never` within two minutes.
-    pub recovery: Recovery,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recovery {
-    After(Duration),
-    Never,
+    /// From the write of the configuration that kills the kubelet to a kubelet that stays; `None`: not within [`NATIVE_WATCHED`].
+    pub recovery: Option<Duration>,
 }
 
 pub fn take(world: &World, contender: Contender, round: u32, rounds: u32) -> Result<Turn> {
@@ -59,7 +55,7 @@ pub fn take(world: &World, contender: Contender, round: u32, rounds: u32) -> Res
     let running = contender.start(world, &options(world, "10m"))?;
     changes.settle()?;
     let own_start = world.kubelet.since(mark);
-    let taken = |first, second, rest| Turn { contender, round, own_start, first, second, rest, exec: None };
+    let taken = |first, second, others| Turn { contender, round, own_start, first, second, others, exec: None };
     if contender == Contender::Bare {
         let (first, second) = (changes.bare_restart(&running)?, changes.bare_restart(&running)?);
         return Ok(taken(first, second, None));
@@ -69,11 +65,11 @@ pub fn take(world: &World, contender: Contender, round: u32, rounds: u32) -> Res
     let (map, second) = changes.change("second", "maxPods: 52")?;
     // It takes native ten minutes, and is the same each time.
     let is_due = round == 0 || contender.is_supervised();
-    let rest = if is_due { Some(changes.rest(&map)?) } else { None };
+    let others = if is_due { Some(changes.others(&map)?) } else { None };
     drop(running);
     let exec = if contender.is_supervised() { Some(changes.exec()?) } else { None };
     std::fs::remove_dir_all(contender.store(world))?;
-    Ok(Turn { exec, ..taken(first, second, rest) })
+    Ok(Turn { exec, ..taken(first, second, others) })
 }
 
 /// The supervisor's, whose trial lasts so long.
@@ -97,7 +93,7 @@ impl Changes<'_> {
         self.world.config_map(&format!("{}-{}-{name}", self.contender.name(), self.round), lines)
     }
 
-    fn bare_restart(&self, running: &Running) -> Result<Change> {
+    fn bare_restart(&self, running: &Restarted) -> Result<Change> {
         self.measure(
             || {
                 running.terminate();
@@ -148,8 +144,8 @@ impl Changes<'_> {
         self.settle()
     }
 
-    fn rest(&self, map: &ConfigMap) -> Result<Rest> {
-        Ok(Rest { label_edit: self.label_edit(map)?, rejected: self.rejected()?, recovery: self.recovery()? })
+    fn others(&self, map: &ConfigMap) -> Result<OtherCases> {
+        Ok(OtherCases { label_edit: self.label_edit(map)?, rejected: self.rejected()?, recovery: self.recovery()? })
     }
 
     fn rejected(&self) -> Result<Starts> {
@@ -169,7 +165,7 @@ impl Changes<'_> {
     }
 
     /// A configuration that is valid and kills the kubelet.
-    fn recovery(&self) -> Result<Recovery> {
+    fn recovery(&self) -> Result<Option<Duration>> {
         let killing = "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /no-such-cgroup";
         let map = self.map("killing", killing)?;
         let begun = Instant::now();
@@ -177,21 +173,21 @@ impl Changes<'_> {
         wait_for("the kubelet to go down", LIMIT, || !self.world.is_healthy())?;
         if self.contender.is_native() {
             let mut streak = Instant::now();
-            let healed = wait_for("a kubelet that stays", NATIVE_HEALS, || {
+            let healed = wait_for("a kubelet that stays", NATIVE_WATCHED, || {
                 if !self.world.is_healthy() {
                     streak = Instant::now();
                 }
                 streak.elapsed() > HEALED
             });
             let took = begun.elapsed().saturating_sub(HEALED);
-            return Ok(healed.map_or(Recovery::Never, |()| Recovery::After(took)));
+            return Ok(healed.is_ok().then_some(took));
         }
         let is_rolled_back =
             || !self.world.status()["error"].is_null() && self.world.is_active(None) && self.world.is_healthy();
         wait_for("the rollback", LIMIT, is_rolled_back)?;
         let took = begun.elapsed();
         self.settle()?;
-        if is_rolled_back() { Ok(Recovery::After(took)) } else { Err("the rollback did not last".into()) }
+        if is_rolled_back() { Ok(Some(took)) } else { Err("the rollback did not last".into()) }
     }
 
     fn exec(&self) -> Result<Duration> {

@@ -25,7 +25,7 @@ pub struct Window {
     /// Bytes of memory that is the process' own, and that is pages of files, mostly the binary's.
     pub anonymous: u64,
     pub file: u64,
-    /// Nanoseconds of CPU, all threads together.
+    /// CPU time of all threads together.
     pub cpu: Duration,
     /// Requests to the API server.
     pub requests: f64,

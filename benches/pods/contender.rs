@@ -3,13 +3,10 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
+use testkit::restarted::Restarted;
 
 use crate::Result;
 use crate::cluster::{CHANGE, Cluster};
@@ -22,22 +19,24 @@ pub enum Kind {
     Bare,
     /// Native dynamic configuration, RestartSec=0.
     Native,
-    Plain,
-    Standby,
-    Courtesy,
+    /// Without a standby, and each change at once.
+    NoStandby,
+    /// Each change at once.
+    NoCourtesy,
+    Supervised,
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [Self::Bare, Self::Native, Self::Plain, Self::Standby, Self::Courtesy];
+    pub const ALL: [Self; 5] = [Self::Bare, Self::Native, Self::NoStandby, Self::NoCourtesy, Self::Supervised];
 
     /// For the environment.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
             Self::Native => "native-0",
-            Self::Plain => "no-standby",
-            Self::Standby => "no-courtesy",
-            Self::Courtesy => "supervised",
+            Self::NoStandby => "no-standby",
+            Self::NoCourtesy => "no-courtesy",
+            Self::Supervised => "supervised",
         }
     }
 
@@ -46,9 +45,9 @@ impl Kind {
         match self {
             Self::Bare => "bare restart",
             Self::Native => "native, RestartSec=0",
-            Self::Plain => "supervised, `--standby=false --courtesy=0`",
-            Self::Standby => "supervised, `--courtesy=0`",
-            Self::Courtesy => "supervised",
+            Self::NoStandby => "supervised, `--standby=false --courtesy=0`",
+            Self::NoCourtesy => "supervised, `--courtesy=0`",
+            Self::Supervised => "supervised",
         }
     }
 
@@ -56,50 +55,9 @@ impl Kind {
     fn options(self) -> Option<&'static [&'static str]> {
         match self {
             Self::Bare | Self::Native => None,
-            Self::Plain => Some(&["--standby=false", "--courtesy=0"]),
-            Self::Standby => Some(&["--courtesy=0"]),
-            Self::Courtesy => Some(&[]),
-        }
-    }
-}
-
-/// A process that is started again at once when it ends, as systemd does it.
-struct Unit {
-    stop: Arc<AtomicBool>,
-    pid: Arc<AtomicU32>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Unit {
-    fn start(mut command: Command) -> Result<Self> {
-        let (stop, pid) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-        let (is_stopped, id) = (Arc::clone(&stop), Arc::clone(&pid));
-        let thread = std::thread::Builder::new().spawn(move || {
-            while !is_stopped.load(Ordering::SeqCst) {
-                let Ok(mut child) = command.spawn() else { return };
-                id.store(child.id(), Ordering::SeqCst);
-                if is_stopped.load(Ordering::SeqCst) {
-                    let _ = child.kill(); // whoever stopped it knew the process before
-                }
-                let _ = child.wait();
-            }
-        })?;
-        Ok(Self { stop, pid, thread: Some(thread) })
-    }
-
-    fn terminate(&self) {
-        if let Ok(pid @ 1..) = i32::try_from(self.pid.load(Ordering::SeqCst)) {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-        }
-    }
-}
-
-impl Drop for Unit {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        self.terminate();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            Self::NoStandby => Some(&["--standby=false", "--courtesy=0"]),
+            Self::NoCourtesy => Some(&["--courtesy=0"]),
+            Self::Supervised => Some(&[]),
         }
     }
 }
@@ -109,7 +67,7 @@ pub struct Contender<'a> {
     kind: Kind,
     /// The dynamic configuration directory.
     store: PathBuf,
-    unit: Unit,
+    process: Restarted,
 }
 
 impl<'a> Contender<'a> {
@@ -130,13 +88,13 @@ impl<'a> Contender<'a> {
         let log = File::options().create(true).append(true).open(cluster.dir.join("logs").join(format!("{id}.log")))?;
         let mut command = Command::new(program);
         command.args(args).stdout(log.try_clone()?).stderr(log);
-        Ok(Self { cluster, kind, store, unit: Unit::start(command)? })
+        Ok(Self { cluster, kind, store, process: Restarted::start(command, Duration::ZERO)? })
     }
 
     /// The process of the kubelet that runs.
     pub fn kubelet(&self) -> Option<u32> {
         if self.kind.options().is_none() {
-            return Some(self.unit.pid.load(Ordering::SeqCst));
+            return Some(self.process.pid()).filter(|pid| *pid != 0);
         }
         let mut status = Command::new(SUPERVISOR);
         let output = status.args(["status", "-o", "json", "--dynamic-config-dir"]).arg(&self.store).output().ok()?;
@@ -147,7 +105,7 @@ impl<'a> Contender<'a> {
     /// What is measured.
     pub fn change(&self) -> Result<()> {
         if self.kind == Kind::Bare {
-            self.unit.terminate();
+            self.process.terminate();
             return Ok(());
         }
         self.cluster.assign(Some(CHANGE))
@@ -160,8 +118,8 @@ impl<'a> Contender<'a> {
 
     /// The next one has the node as it was.
     pub fn stop(self) -> Result<()> {
-        let Self { cluster, unit, .. } = self;
-        drop(unit);
+        let Self { cluster, process, .. } = self;
+        drop(process);
         cluster.assign(None)
     }
 }

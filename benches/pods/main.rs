@@ -8,6 +8,10 @@
 //! Needs what the real suite needs, and builds a kube-controller-manager once (`tests/real/prepare.sh`): it keeps the
 //! endpoints of Services, and takes Ready from the pods of a node that is not.
 
+use std::path::Path;
+
+use testkit::document::write_between;
+
 use cluster::Cluster;
 use contender::{Contender, Kind};
 use observer::Observer;
@@ -72,7 +76,11 @@ fn bench() -> Result<()> {
     }
     let table = table::markdown(&rows);
     println!("\n{table}");
-    if std::env::args().any(|arg| arg == "--write") { table::write(&table) } else { Ok(()) }
+    if std::env::args().any(|arg| arg == "--write") {
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/usage/measured.md");
+        write_between(&document, "pods", &table)?;
+    }
+    Ok(())
 }
 
 /// One change, from before it until all is calm again.

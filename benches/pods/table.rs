@@ -1,16 +1,10 @@
 //! The table, and its place in the documents.
 
-use std::path::Path;
 use std::time::Duration;
 
-use crate::Result;
 use crate::contender::Kind;
 use crate::streams::NO_LOGS;
 use crate::tally::Noticed;
-
-const DOCUMENT: &str = "docs/usage/measured.md";
-const BEGIN: &str = "<!-- begin pods -->\n";
-const END: &str = "<!-- end pods -->";
 
 /// All rounds of a contender beside so many pods.
 pub struct Row {
@@ -69,13 +63,4 @@ pub fn markdown(rows: &[Row]) -> String {
         text.extend(["| ", &cells.join(" | "), " |\n"]);
     }
     text
-}
-
-/// Puts it between the markers of the document.
-pub fn write(table: &str) -> Result<()> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(DOCUMENT);
-    let text = std::fs::read_to_string(&path)?;
-    let (before, rest) = text.split_once(BEGIN).ok_or("no begin marker")?;
-    let (_, after) = rest.split_once(END).ok_or("no end marker")?;
-    Ok(std::fs::write(path, format!("{before}{BEGIN}{table}{END}{after}"))?)
 }

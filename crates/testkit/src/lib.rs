@@ -27,11 +27,13 @@
 
 pub mod api_server;
 pub mod built;
+pub mod document;
 pub mod fleet;
 pub mod interrupt;
 pub mod kubelet;
 pub mod node;
 pub mod pools;
 pub mod port;
+pub mod restarted;
 pub mod rig;
 pub mod sim;
