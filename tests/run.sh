@@ -11,6 +11,10 @@ cd "$(dirname "$0")/.."
 cache=${KUBELET_SUPERVISOR_CACHE:-/var/cache/kubelet-supervisor}
 [ -w "$(dirname "$cache")" ] || [ -w "$cache" ] || cache=$HOME/.cache/kubelet-supervisor
 export KUBELET_SUPERVISOR_CACHE=$cache
+# In CI all is built once, and nothing twice.
+[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
+# New inputs are found by long runs by hand; here it is seen that nothing is found at once.
+export FUZZ_SECONDS=${FUZZ_SECONDS:-20}
 
 # A suite that fails does not hide what the next ones say.
 failed=()
@@ -38,17 +42,15 @@ missing() {
     [ -z "${CI:-}" ] || { echo "in CI this is a failure" >&2; exit 1; }
 }
 
-# A linker is all the build needs beyond the Rust toolchain.
-if ! command -v cc >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y gcc libc6-dev
-fi
-
-# The tests of signatures sign with the real tool, those of pools run the health script of Argo CD.
-for tool in minisign lua5.1 shellcheck; do
-    if ! command -v $tool >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $tool
+provide() { # COMMAND PACKAGE...: as root on Debian; elsewhere whoever needs it says that it is missing
+    if ! command -v "$1" >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "${@:2}"; } || echo "cannot be installed: ${*:2}"
     fi
-done
+}
+# A linker is all the build needs beyond the Rust toolchain.
+provide cc gcc libc6-dev
+# The tests of signatures sign with the real tool, those of pools run the health script of Argo CD.
+for tool in minisign lua5.1 shellcheck; do provide $tool $tool; done
 
 deny() {
     local tool=$cache/tools/bin/cargo-deny
@@ -60,7 +62,7 @@ deny() {
 }
 
 # Those of a package's life are in one file with others, and for sh; zsh's own it does not know.
-scripts_are_sound() {
+shellcheck_scripts() {
     command -v shellcheck >/dev/null || { missing "shellcheck cannot be installed"; return 0; }
     find .ci/run tests packaging examples -path packaging/scripts -prune -o \( -name '*.sh' -o -path .ci/run \) -print0 |
         xargs -0 shellcheck --severity=warning --external-sources --shell=bash
@@ -79,7 +81,7 @@ scripts() { # true|false: slow ones or others
 }
 
 step cargo fmt --check
-step scripts_are_sound
+step shellcheck_scripts
 step cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
 # shellcheck disable=SC2046,SC2086 # names without spaces; --all-targets leaves out what has `test = false`
 step cargo clippy --locked --quiet --workspace $(printf -- '--test %s ' $slow) -- -D warnings
@@ -93,12 +95,12 @@ step env SIM_TARGET=10000000 cargo test --locked --workspace --no-fail-fast
 step env SIM_MUTANTS=1 cargo test --locked --test simulation
 # New worlds with every commit; without git, others. One in some thousand may still break a law (docs/development/testing.md), so
 # what is found here is told and fails nothing; it belongs in FAILED_ONCE, with what it shows mended.
-search() {
+simulate_new_worlds() {
     local commit
     commit=$(git rev-parse --verify HEAD 2>/dev/null || date +%s)
     env SIM_SURVEY=1000 "SIM_COMMIT=$commit" cargo test --quiet --locked --test simulation || echo "A new world breaks a law: see above."
 }
-step search
+step simulate_new_worlds
 for script in $(scripts false); do
     step "$script"
 done
@@ -113,13 +115,13 @@ if [ -n "${CI:-}" ] && ! command -v kubectl >/dev/null; then
     KUBECTL=$binaries/kubectl step cargo test --locked -p kubectl-plugin --test plugin a_hundred_names
 fi
 # The README's tour tells by its exit code, too, and leaves nothing running; it takes the supervisor that was built for the tests.
-cluster_processes() { pgrep -x 'etcd|containerd|kube-apiserver|kubelet|kubelet-supervi' || true; }
+cluster_processes() { pgrep -x 'etcd|containerd|containerd-shim|kube-apiserver|kubelet|kubelet-supervi' | sort || [ "${PIPESTATUS[0]}" = 1 ]; }
 tour() { # STATUS SUPERVISOR [--modern]
     local status=0 before
     before=$(cluster_processes)
     SUPERVISOR_BINARY=$2 examples/tour.sh "${@:3}" || status=$?
     [ "$status" != 77 ] || { missing "the tour"; return 0; }
-    [ "$status" = "$1" ] && [ "$before" = "$(cluster_processes)" ]
+    [ "$status" = "$1" ] && [ -z "$(comm -13 <(echo "$before") <(cluster_processes))" ]
 }
 step tour 0 "${CARGO_TARGET_DIR:-target}/debug/kubelet-supervisor"
 step tour 0 "${CARGO_TARGET_DIR:-target}/debug/kubelet-supervisor" --modern

@@ -56,12 +56,11 @@ await() { # COMMAND...
         sleep 0.5
     done
 }
-is() { [ "$1" = "$2" ] || { echo "'$1' is not '$2'"; return 1; }; }
+# shellcheck source=tests/systemd/node.sh
+. "$top/tests/systemd/node.sh"
 node() { "$KUBECTL" get node "$NODE_NAME" -o json | jq -e "$1"; }
 config() { node "(.metadata.annotations[\"kubelet-supervisor.io/config-status\"] // \"null\" | fromjson) | $1"; }
 capacity() { node ".status.capacity.pods == \"$1\""; }
-# shellcheck source=tests/systemd/kubelets.sh
-. "$top/tests/systemd/kubelets.sh"
 kubelet_pid() { # of the unit's kubelets the one that nobody asks for a verdict or a version
     local pid pids=()
     for pid in $(</sys/fs/cgroup/system.slice/kubelet.service/cgroup.procs); do
@@ -71,15 +70,14 @@ kubelet_pid() { # of the unit's kubelets the one that nobody asks for a verdict 
     [ ${#pids[@]} = 1 ] || { echo "kubelet.service has ${#pids[@]} kubelets" >&2; return 1; }
     echo "${pids[0]}"
 }
-main_pid() { systemctl show kubelet -p MainPID --value; }
 processes() {
     local main kubelet
-    main=$(main_pid) && kubelet=$(kubelet_pid) && echo "$main $kubelet"
+    main=$(property MainPID) && kubelet=$(kubelet_pid) && echo "$main $kubelet"
 }
 containers() { ctr -n k8s.io tasks ls | awk '/RUNNING/ { print $1, $2 }' | sort; }
 running() { is "$("$KUBECTL" get pods "$@" -o json | jq '[.items // [.] | .[] | select(.status.phase == "Running")] | length')" $#; } # POD...
-main_runs() { is "$(readlink "/proc/$(main_pid)/exe")" "$1"; } # PROGRAM
-# Nobody takes it back here when a kubelet ends: what counts is said by the one that runs.
+main_runs() { is "$(readlink "/proc/$(property MainPID)/exe")" "$1"; } # PROGRAM
+# A Node stays Ready after its kubelet has ended: the heartbeat must be younger than the kubelet that runs.
 ready() {
     local pid started
     pid=$(kubelet_pid) && started=$(($(date +%s) - $(ps -o etimes= -p "$pid"))) && curl -sSf -m 10 127.0.0.1:10248/healthz &&
@@ -240,7 +238,7 @@ upgraded() {
     before=$(processes)
     dpkg -i "$second"
     is "$(dpkg-query -W -f '${Version}' kubelet-supervisor)" 99.0.0-1
-    is "$(readlink "/proc/$(main_pid)/exe")" "/usr/bin/kubelet-supervisor (deleted)"
+    is "$(readlink "/proc/$(property MainPID)/exe")" "/usr/bin/kubelet-supervisor (deleted)"
     systemctl reload kubelet
     await supervised
     pods_stay

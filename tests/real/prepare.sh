@@ -10,8 +10,6 @@
 set -euo pipefail
 
 cache=${KUBELET_SUPERVISOR_CACHE:-/var/cache/kubelet-supervisor}
-run_packages=(etcd-server containerd runc iptables conntrack ethtool socat containernetworking-plugins busybox-static
-    openssl jq curl iproute2 systemd-container)
 build_packages=(golang-go rsync dpkg-dev golang-github-modern-go-reflect2-dev)
 
 # shellcheck source=tests/real/steps.sh

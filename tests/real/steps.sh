@@ -49,6 +49,11 @@ step() { # WHAT COMMAND...
     return $status
 }
 
+# What a real node and its API server need.
+# shellcheck disable=SC2034 # by those who source this
+run_packages=(etcd-server containerd runc iptables conntrack ethtool socat containernetworking-plugins busybox-static
+    openssl jq curl iproute2 systemd-container)
+
 # Lists which of the packages are not installed.
 missing() {
     local p

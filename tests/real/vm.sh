@@ -41,8 +41,7 @@ ExecStart=/bin/sh -c "mount /dev/vdb /mnt && exec /mnt/run"
 ExecStopPost=systemctl poweroff --no-block
 StandardOutput=file:/dev/ttyS0
 StandardError=inherit'
-packages=$(sed -n '/^run_packages=(/,/)/p' "$here/prepare.sh" | tr -d '()\n' | sed 's/^run_packages=//; s/  */,/g')
-[[ $packages = etcd-server,* ]] || unavailable "the list run_packages of prepare.sh"
+packages=$(IFS=, && echo "${run_packages[*]}")
 packages+=,linux-image-cloud-amd64,initramfs-tools,systemd-sysv,dbus,kmod,procps,udev,ca-certificates
 
 make_base() { # once: minutes

@@ -22,7 +22,6 @@ until_true() { # SECONDS COMMAND...
     shift
     until "$@"; do [ $SECONDS -lt $deadline ] || return 1; sleep 0.05; done
 }
-is() { [ "$1" = "$2" ] || { echo "'$1' is not '$2'"; return 1; }; }
 says() { grep -q -- "$1" "$2" || { echo "no '$1' in:"; cat "$2"; return 1; }; } # PATTERN FILE
 fails() { # PATTERN COMMAND...: it fails, and says that
     local pattern=$1
@@ -30,9 +29,8 @@ fails() { # PATTERN COMMAND...: it fails, and says that
     if "$@" >/tmp/said 2>&1; then echo "it did not fail: $*"; return 1; fi
     says "$pattern" /tmp/said
 }
-# shellcheck source=tests/systemd/kubelets.sh
-. ./kubelets.sh
-property() { systemctl show kubelet -p "$1" --value; }
+# shellcheck source=tests/systemd/node.sh
+. ./node.sh
 kubelet_pids() {
     local pid
     for pid in $(pgrep -x 'kubelet|hyperkube'); do
