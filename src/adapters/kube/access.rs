@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::client_layer::ClientLayer;
 use super::credentials::{CredentialFiles, Fingerprint, Login};
-use super::{identity, plugin, transport};
+use super::{exec_credential, identity, transport};
 use crate::adapters::metrics::Metrics;
 
 /// A plugin's credentials are replaced this long before they expire: for requests in flight, and clock skew.
@@ -94,7 +94,7 @@ impl KubeconfigAccess {
         let mut login = files.login()?;
         let mut renew_at = None;
         if let Some(exec) = login.exec.take() {
-            let credentials = plugin::run(&exec, &login.cluster).await.map_err(at)?;
+            let credentials = exec_credential::run(&exec, &login.cluster).await.map_err(at)?;
             let plugin_name = format!("the credential plugin {}", exec.command.as_deref().unwrap_or_default());
             renew_at = credentials.expires.map(|expires| Instant::now() + renew_in(expires, Timestamp::now()));
             login.set_credentials(credentials).map_err(|why| at(format!("{plugin_name}: {why}")))?;

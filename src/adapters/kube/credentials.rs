@@ -11,8 +11,8 @@ use kubelet_config::{reported, yaml};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use super::exec_credential::{Credentials, KeyPair};
 use super::identity::{self, Identity, NO_CERTIFICATE};
-use super::plugin::{Credentials, KeyPair};
 
 /// A hash of all that a client is made of.
 pub type Fingerprint = [u8; 32];
