@@ -435,8 +435,7 @@ fn api_server(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Met
     let kube = kube::Settings {
         kubeconfig: std::path::absolute(kubeconfig).unwrap_or_else(|_| kubeconfig.into()),
         node_name: settings.node_name.clone(),
-        config_namespace: settings.config_namespace.clone(),
         hostname_override: settings.args.last("hostname-override").map(str::to_owned),
     };
-    Box::new(KubeCluster::start(kube, inputs, metrics.clone()))
+    Box::new(KubeCluster::start(kube, settings.config_namespace.clone(), inputs, metrics.clone()))
 }

@@ -41,14 +41,14 @@ impl Bench {
         if credentials {
             server.write_kubeconfig(&kubeconfig);
         }
-        let settings = Settings {
-            kubeconfig,
-            node_name: Some(NODE.to_owned()),
-            hostname_override: None,
-            config_namespace: "kube-system".to_owned(),
-        };
+        let settings = Settings { kubeconfig, node_name: Some(NODE.to_owned()), hostname_override: None };
         let (sender, inputs) = unbounded_channel();
-        Bench { server, dir, cluster: KubeCluster::start(settings, sender, Metrics::new()), inputs }
+        Bench {
+            server,
+            dir,
+            cluster: KubeCluster::start(settings, "kube-system".to_owned(), sender, Metrics::new()),
+            inputs,
+        }
     }
 
     /// The next input; every session begins by saying who we are.

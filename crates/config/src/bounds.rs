@@ -43,6 +43,27 @@ pub fn bounded(text: &str, bytes: usize) -> String {
     out
 }
 
+/// An error and its causes, once each, as [`bounded`] has it for an event.
+#[must_use]
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    bounded(&with_causes(error), MAX_EVENT)
+}
+
+/// An error and its causes, once each.
+#[must_use]
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
 /// Lines of this width, between words; the first is indented by `first`, the others by `more`.
 #[must_use]
 pub fn broken(text: &str, width: usize, first: &str, more: &str) -> Vec<String> {

@@ -2,71 +2,71 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::hazard::quantity;
 
 /// `Pod.spec`. What may be odd stays JSON: k8s-openapi's type refuses a whole list for one odd field, and this crate knows
 /// no API library.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpecView {
     /// `containers`.
     pub containers: Option<Vec<ContainerView>>,
     /// `initContainers`.
     pub init_containers: Option<Vec<ContainerView>>,
-    /// `overhead` of the runtime class, unread.
+    /// `overhead` of the runtime class, raw JSON.
     pub overhead: Option<Value>,
-    /// `resources` of the pod as a whole (v1.32), unread.
+    /// `resources` of the pod as a whole (v1.32), raw JSON.
     pub resources: Option<Value>,
-    /// `nodeSelector`, unread.
+    /// `nodeSelector`, raw JSON.
     pub node_selector: Option<Value>,
-    /// `affinity`, unread.
+    /// `affinity`, raw JSON.
     pub affinity: Option<Value>,
-    /// `priority`, unread.
+    /// `priority`, raw JSON.
     pub priority: Option<Value>,
-    /// `tolerations`, unread.
+    /// `tolerations`, raw JSON.
     pub tolerations: Option<Value>,
-    /// `securityContext`, unread.
+    /// `securityContext`, raw JSON.
     pub security_context: Option<Value>,
-    /// `os`, unread.
+    /// `os`, raw JSON.
     pub os: Option<Value>,
-    /// `hostNetwork`, unread.
+    /// `hostNetwork`, raw JSON.
     pub host_network: Option<Value>,
-    /// `hostUsers`, unread.
+    /// `hostUsers`, raw JSON.
     pub host_users: Option<Value>,
 }
 
 /// A container.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerView {
-    /// `name`, unread.
+    /// `name`, raw JSON.
     pub name: Option<Value>,
-    /// `resources`, unread.
+    /// `resources`, raw JSON.
     pub resources: Option<Value>,
-    /// `restartPolicy`, unread: `Always` makes an init container a sidecar.
+    /// `restartPolicy`, raw JSON: `Always` makes an init container a sidecar.
     pub restart_policy: Option<Value>,
-    /// `startupProbe`, unread.
+    /// `startupProbe`, raw JSON.
     pub startup_probe: Option<Value>,
-    /// `restartPolicyRules`, unread.
+    /// `restartPolicyRules`, raw JSON.
     pub restart_policy_rules: Option<Value>,
 }
 
 /// `Pod.status`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatusView {
-    /// `phase`, unread.
+    /// `phase`, raw JSON.
     pub phase: Option<Value>,
-    /// `reason`, unread.
+    /// `reason`, raw JSON.
     pub reason: Option<Value>,
-    /// `qosClass`, unread.
+    /// `qosClass`, raw JSON.
     pub qos_class: Option<Value>,
-    /// `containerStatuses`, unread.
+    /// `containerStatuses`, raw JSON.
     pub container_statuses: Option<Value>,
-    /// `initContainerStatuses`, unread.
+    /// `initContainerStatuses`, raw JSON.
     pub init_container_statuses: Option<Value>,
 }
 

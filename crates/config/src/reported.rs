@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::assignment::reference_fault;
-pub use crate::bounds::{MAX_EVENT, MAX_LIST, MAX_TEXT, bounded, plain, text};
+pub use crate::bounds::{MAX_EVENT, MAX_LIST, MAX_TEXT, bounded, error_chain, plain, text, with_causes};
 use crate::source::{Source, is_safe_component};
 use crate::status::{ABOUT_ANNOTATION, CONDITION, CONFIRM_BY, STATUS_ANNOTATION, TRIAL_ENDS};
 

@@ -29,8 +29,6 @@ pub struct Settings {
     pub kubeconfig: PathBuf,
     /// `--node-name`.
     pub node_name: Option<String>,
-    /// `--config-namespace`.
-    pub config_namespace: String,
     /// The kubelet's `--hostname-override`.
     pub hostname_override: Option<String>,
 }
@@ -98,7 +96,7 @@ impl KubeconfigAccess {
             let plugin_name = format!("the credential plugin {}", exec.command.as_deref().unwrap_or_default());
             renew_at = credentials.expires.map(|expires| Instant::now() + renew_in(expires, Timestamp::now()));
             login.set_credentials(credentials).map_err(|why| at(format!("{plugin_name}: {why}")))?;
-            login.origin.user = plugin_name;
+            (login.origin.key, login.origin.user) = (plugin_name.clone(), plugin_name);
         }
         // Its end is to be noticed and logged when it comes: a watch would go on beyond it.
         let end = login.identity.not_after.and_then(|end| ends_in(end, Timestamp::now()));

@@ -15,9 +15,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tower::{BoxError, Layer, Service};
 
-use super::credentials::{CredentialOrigin, chain};
+use super::credentials::CredentialOrigin;
 use super::limits::{LIST_BYTES, LimitedBody, OBJECT_BYTES, Part, RateLimiter};
 use crate::adapters::metrics::Metrics;
+use kubelet_config::reported;
 
 /// An API server whose response headers are not there by then is treated as gone.
 const RESPONSE_HEADER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -160,8 +161,8 @@ where
 
 /// TLS errors with the kubeconfig's fields. rustls' own (v0.23) have names for what happened, not for what to look at.
 fn explain(error: BoxError, origin: &CredentialOrigin) -> BoxError {
-    let message = chain(error.as_ref());
-    let CredentialOrigin { kubeconfig, server, authority, user } = origin;
+    let message = reported::error_chain(error.as_ref());
+    let CredentialOrigin { kubeconfig, server, authority, user, .. } = origin;
     let authority = if authority.is_empty() { "the system's certificate authorities" } else { authority };
     let about = |part: &str| message.contains(part);
     let meaning = if about("UnknownIssuer") || about("BadSignature") {
@@ -217,6 +218,7 @@ mod tests {
             server: "https://api:6443".to_owned(),
             authority: "certificate-authority /etc/ca.crt".to_owned(),
             user: "client-certificate /var/c.pem".to_owned(),
+            key: String::new(),
         };
         for (error, message) in [
             (

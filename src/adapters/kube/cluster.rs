@@ -1,14 +1,16 @@
 //! The port, and the task behind it: one session after the other, each with the credentials of its time.
 
+use std::convert::Infallible;
+
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 use super::access::{Access, Connected, KubeconfigAccess, Settings};
+use super::backoff::jittered;
 use super::outbox::Outbox;
 use super::query::{Command, Query};
 use super::search::{CredentialSearch, Refusals};
 use super::session::{Session, SessionEnd};
-use super::watch;
 use crate::adapters::metrics::Metrics;
 use crate::machine::history::HistoryEntry;
 use crate::machine::{Input, Ticket};
@@ -23,14 +25,13 @@ pub struct KubeCluster {
 }
 
 impl KubeCluster {
-    /// Starts the task.
+    /// Starts the task; `namespace` is that of labels which name none.
     #[must_use]
-    pub fn start(settings: Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> Self {
-        let namespace = settings.config_namespace.clone();
+    pub fn start(settings: Settings, namespace: String, inputs: UnboundedSender<Input>, metrics: Metrics) -> Self {
         Self::start_with(KubeconfigAccess::new(settings, metrics.clone()), namespace, inputs, metrics)
     }
 
-    /// The same with clients from elsewhere; `namespace` is that of labels which name none.
+    /// The same with clients from elsewhere.
     #[must_use]
     pub fn start_with(
         access: impl Access,
@@ -38,9 +39,9 @@ impl KubeCluster {
         inputs: UnboundedSender<Input>,
         metrics: Metrics,
     ) -> Self {
-        let (commands, queue) = unbounded_channel();
-        tokio::spawn(run(access, namespace, queue, inputs, metrics));
-        Self { commands }
+        let (sender, commands) = unbounded_channel();
+        tokio::spawn(Task { namespace, commands, inputs, outbox: Outbox::default() }.run(access, metrics));
+        Self { commands: sender }
     }
 
     fn send(&self, command: Command) {
@@ -77,70 +78,71 @@ impl ports::Cluster for KubeCluster {
     }
 }
 
-/// One session after the other, for as long as the supervisor runs.
-async fn run(
-    access: impl Access,
+/// What outlives sessions.
+struct Task {
+    /// The namespace of labels which name none.
     namespace: String,
-    mut commands: UnboundedReceiver<Command>,
+    commands: UnboundedReceiver<Command>,
     inputs: UnboundedSender<Input>,
-    metrics: Metrics,
-) {
-    let mut outbox = Outbox::default();
-    let mut search = CredentialSearch::new(access, metrics);
-    let mut refusals = Refusals::default();
-    let mut next = None;
-    loop {
-        let (connected, auth_failure) = match next.take() {
-            Some(next) => next,
-            None => match without_session(
-                search.find("no credentials yet"),
-                &mut commands,
-                &inputs,
-                &mut outbox,
-                "no credentials",
-            )
-            .await
-            {
-                Some(found) => found,
-                None => return,
-            },
-        };
-        tracing::info!("reading {}, this is node {}", connected.origin, connected.node_name);
-        let Connected { client, fingerprint, origin, node_name, renew_at, .. } = connected;
-        let started = Instant::now();
-        let mut session = Session::new(client, node_name, namespace.clone(), inputs.clone(), &mut outbox);
-        // A session that is dropped takes its watches and its connections along; what was not answered yet is still in
-        // the outbox.
-        let replacement = tokio::select! {
-            end = session.run(&mut commands) => match end {
-                SessionEnd::Shutdown => return,
-                SessionEnd::Unauthorized => None,
-            },
-            replacement = search.replacement(fingerprint, renew_at, &auth_failure) => replacement,
-        };
-        drop(session);
-        let changed = match &replacement {
-            Some(_) => true,
-            None => {
-                match without_session(search.access.fingerprint(), &mut commands, &inputs, &mut outbox, REFUSED).await {
-                    Some(found) => found != fingerprint,
-                    None => return,
-                }
+    outbox: Outbox,
+}
+
+impl Task {
+    /// One session after the other; `None` when the supervisor ends.
+    async fn run(mut self, access: impl Access, metrics: Metrics) -> Option<Infallible> {
+        let mut search = CredentialSearch::new(access, metrics);
+        let mut refusals = Refusals::default();
+        let mut next = None;
+        loop {
+            let (connected, auth_failure) = match next.take() {
+                Some(next) => next,
+                None => self.without_session(search.find("no credentials yet"), "no credentials").await?,
+            };
+            tracing::info!("reading {}, this is node {}", connected.origin, connected.node_name);
+            let Connected { client, fingerprint, origin, node_name, renew_at, .. } = connected;
+            let started = Instant::now();
+            let (namespace, inputs) = (self.namespace.clone(), self.inputs.clone());
+            let mut session = Session::new(client, node_name, namespace, inputs, &mut self.outbox);
+            // A session that is dropped takes its watches and its connections along; what was not answered yet is still in
+            // the outbox.
+            let replacement = tokio::select! {
+                end = session.run(&mut self.commands) => match end {
+                    SessionEnd::Shutdown => return None,
+                    SessionEnd::Unauthorized => None,
+                },
+                replacement = search.replacement(fingerprint, renew_at, &auth_failure) => replacement,
+            };
+            drop(session);
+            let changed = match &replacement {
+                Some(_) => true,
+                None => self.without_session(search.access.fingerprint(), REFUSED).await? != fingerprint,
+            };
+            if changed {
+                tracing::info!("the credentials have changed, connecting anew");
+                next = replacement;
+                continue;
             }
-        };
-        if changed {
-            tracing::info!("the credentials have changed, connecting anew");
-            next = replacement;
-            continue;
+            let pause = refusals.pause(started.elapsed());
+            if !pause.is_zero() {
+                search.log_once(format!(
+                    "the API server does not accept the credentials of {origin} (401); waiting for others"
+                ));
+                let wait = search.wait_for_change(fingerprint, jittered(pause));
+                self.without_session(wait, REFUSED).await?;
+            }
         }
-        let pause = refusals.pause(started.elapsed());
-        if !pause.is_zero() {
-            search.log_once(format!(
-                "the API server does not accept the credentials of {origin} (401); waiting for others"
-            ));
-            let wait = search.wait_for_change(fingerprint, watch::jittered(pause));
-            if without_session(wait, &mut commands, &inputs, &mut outbox, REFUSED).await.is_none() {
-                return;
+    }
+
+    /// Awaits `work` while there is no session: commands are kept, queries answered at once. `None` when the
+    /// supervisor ends.
+    async fn without_session<T>(&mut self, work: impl Future<Output = T>, why: &str) -> Option<T> {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return Some(done),
+                command = self.commands.recv() => if let Some(query) = self.outbox.accept(command?) {
+                    let _ = self.inputs.send(query.without_answer(why));
+                },
             }
         }
     }
@@ -148,23 +150,3 @@ async fn run(
 
 /// The answer to queries until there are others.
 const REFUSED: &str = "the credentials were refused";
-
-/// Awaits `work` while there is no session: commands are kept, queries answered at once. `None` when the
-/// supervisor ends.
-async fn without_session<T>(
-    work: impl Future<Output = T>,
-    commands: &mut UnboundedReceiver<Command>,
-    inputs: &UnboundedSender<Input>,
-    outbox: &mut Outbox,
-    why: &str,
-) -> Option<T> {
-    tokio::pin!(work);
-    loop {
-        tokio::select! {
-            done = &mut work => return Some(done),
-            command = commands.recv() => if let Some(query) = outbox.accept(command?) {
-                let _ = inputs.send(query.without_answer(why));
-            },
-        }
-    }
-}

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::ByteString;
 use kube::config::{AuthInfo, Cluster, ExecConfig, Kubeconfig};
-use kubelet_config::{reported, yaml};
+use kubelet_config::yaml;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -30,7 +30,8 @@ const TOKEN: &str = "tokenFile";
 pub struct CredentialFiles {
     path: PathBuf,
     text: Result<Vec<u8>, String>,
-    config: Result<Kubeconfig, String>,
+    /// Of the current context.
+    current: Result<(Cluster, AuthInfo), String>,
     /// Field, file, content.
     files: BTreeMap<&'static str, (PathBuf, Result<Vec<u8>, String>)>,
     /// Tells one credential plugin's binary from another.
@@ -68,6 +69,8 @@ pub struct CredentialOrigin {
     pub authority: String,
     /// As in `client-certificate /var/lib/kubelet/pki/kubelet-client-current.pem`, or the token's.
     pub user: String,
+    /// As in `client-key /var/lib/kubelet/pki/kubelet-client-current.pem`.
+    pub key: String,
 }
 
 impl CredentialFiles {
@@ -75,15 +78,13 @@ impl CredentialFiles {
     #[must_use]
     pub fn load(path: &Path) -> Self {
         let text = read(path);
-        let mut config = text.as_ref().map_err(Clone::clone).and_then(|text| parse(text));
+        let current = text.as_ref().map_err(Clone::clone).and_then(|text| current(parse(text)?));
         let mut files =
-            Self { path: path.to_owned(), config: Err(String::new()), text, files: BTreeMap::new(), plugin: None };
-        if let Ok(config) = &mut config
-            && let Ok((cluster, user)) = current(config)
-        {
-            files.read_named_files(cluster, user);
-        }
-        files.config = config;
+            Self { path: path.to_owned(), text, current: Err(String::new()), files: BTreeMap::new(), plugin: None };
+        files.current = current.map(|(cluster, mut user)| {
+            files.read_named_files(&cluster, &mut user);
+            (cluster, user)
+        });
         files
     }
 
@@ -141,9 +142,7 @@ impl CredentialFiles {
     }
 
     fn resolve(mut self, kubeconfig: &str) -> Result<Login, String> {
-        let mut config = std::mem::replace(&mut self.config, Err(String::new()))?;
-        let (cluster, user) = current(&mut config)?;
-        let (mut cluster, mut user) = (std::mem::take(cluster), std::mem::take(user));
+        let (mut cluster, mut user) = self.current.clone()?;
         let server = cluster.server.as_deref().ok_or("there is no server in its cluster")?;
         let server = without_userinfo(server);
         let (authorities, authority) = self.authorities(&cluster)?;
@@ -155,11 +154,12 @@ impl CredentialFiles {
         let secret =
             |field: &str| secrets.get(field).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
         let mut credentials = Credentials::default();
-        let (mut identity, mut source) = (Identity::default(), String::new());
+        let (mut identity, mut source, mut key) = (Identity::default(), String::new(), String::new());
         let inline = (user.client_certificate_data.take(), secret("client-key-data"));
         if let Some((pair, known, from)) = self.pair(inline.0.as_ref(), inline.1.as_ref())? {
             credentials.pair = Some(pair);
-            (identity, source) = (known, from);
+            identity = known;
+            [source, key] = from;
         }
         if let Some((token, from)) = self.token(secret("token"))? {
             credentials.token = Some(token);
@@ -168,13 +168,13 @@ impl CredentialFiles {
             }
         }
         check_token(&credentials)?;
-        let exec = user.exec.take().filter(|_| credentials.token.is_none() && user.username.is_none());
-        let is_known = exec.is_some() || user.username.is_some() || credentials != Credentials::default();
-        if user.auth_provider.is_some() && !is_known {
+        let is_known = user.username.is_some() || credentials != Credentials::default();
+        let exec = user.exec.take().filter(|_| !is_known);
+        if user.auth_provider.take().is_some() && !is_known && exec.is_none() {
             return Err("its user has an auth-provider, which the supervisor does not use: exec, tokenFile or a client certificate".to_owned());
         }
         (user.token, user.password, user.client_key_data) = (None, None, None);
-        let origin = CredentialOrigin { kubeconfig: kubeconfig.to_owned(), server, authority, user: source };
+        let origin = CredentialOrigin { kubeconfig: kubeconfig.to_owned(), server, authority, user: source, key };
         let password = secret("password");
         Ok(Login { cluster, authorities, user, password, credentials, exec, identity, origin })
     }
@@ -182,18 +182,19 @@ impl CredentialFiles {
     /// The certificate authorities and where they are from.
     fn authorities(&mut self, cluster: &Cluster) -> Result<(Option<Vec<u8>>, String), String> {
         let (pem, source) = self.read_field(AUTHORITY, cluster.certificate_authority_data.as_ref())?;
-        if pem.as_ref().is_some_and(|pem| identity::pem_sections(pem, "CERTIFICATE").is_empty()) {
+        let pem = pem.map(|pem| identity::pem_sections(&pem, "CERTIFICATE"));
+        if pem.as_ref().is_some_and(Vec::is_empty) {
             return Err(format!("{source}: {NO_CERTIFICATE}"));
         }
         Ok((pem, source))
     }
 
-    /// Certificates and key, each apart, what the certificate says, and where it is from.
+    /// Certificates and key, each apart, what the certificate says, and where each is from.
     fn pair(
         &mut self,
         certificate: Option<&String>,
         key: Option<&String>,
-    ) -> Result<Option<(KeyPair, Identity, String)>, String> {
+    ) -> Result<Option<(KeyPair, Identity, [String; 2])>, String> {
         let (certificate, source) = self.read_field(CERTIFICATE, certificate)?;
         let (key, key_source) = self.read_field(KEY, key)?;
         match (certificate, key) {
@@ -203,7 +204,7 @@ impl CredentialFiles {
                 if key.is_empty() {
                     return Err(format!("{key_source}: there is no PEM private key in it"));
                 }
-                Ok(Some(((identity::pem_sections(&certificate, "CERTIFICATE"), key), identity, source)))
+                Ok(Some(((identity::pem_sections(&certificate, "CERTIFICATE"), key), identity, [source, key_source])))
             }
             (None, None) => Ok(None),
             (Some(_), None) => Err(format!("there is a {CERTIFICATE}, but no {KEY}")),
@@ -245,16 +246,13 @@ impl Login {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn set_credentials(&mut self, given: Credentials) -> Result<(), String> {
-        check_token(&given)?;
-        self.credentials.expires = given.expires;
-        self.credentials.token = given.token;
-        // A certificate of the kubeconfig goes before a plugin's (client-go plugin/pkg/client/auth/exec/exec.go, v1.22).
-        if let Some(pair) = given.pair.filter(|_| self.credentials.pair.is_none()) {
+    pub(super) fn set_credentials(&mut self, credentials: Credentials) -> Result<(), String> {
+        check_token(&credentials)?;
+        if let Some((certificate, _)) = &credentials.pair {
             self.identity =
-                identity::parse_certificate(&pair.0).map_err(|why| format!("its clientCertificateData: {why}"))?;
-            self.credentials.pair = Some(pair);
+                identity::parse_certificate(certificate).map_err(|why| format!("its clientCertificateData: {why}"))?;
         }
+        self.credentials = credentials;
         Ok(())
     }
 }
@@ -311,20 +309,16 @@ fn parse_position(words: &str) -> String {
 }
 
 /// Cluster and user of the current context. A user that is not there is anonymous, as for client-go.
-fn current(config: &mut Kubeconfig) -> Result<(&mut Cluster, &mut AuthInfo), String> {
-    let name = config.current_context.clone().filter(|name| !name.is_empty()).ok_or("it has no current-context")?;
-    let context = config.contexts.iter().find(|named| named.name == name).and_then(|named| named.context.clone());
+fn current(config: Kubeconfig) -> Result<(Cluster, AuthInfo), String> {
+    let name = config.current_context.filter(|name| !name.is_empty()).ok_or("it has no current-context")?;
+    let context = config.contexts.into_iter().find(|named| named.name == name).and_then(|named| named.context);
     let context = context.ok_or_else(|| format!("its current-context {name:?} is not among its contexts"))?;
-    let cluster = config.clusters.iter_mut().find(|named| named.name == context.cluster);
-    let cluster = cluster.and_then(|named| named.cluster.as_mut());
-    let cluster =
-        cluster.ok_or_else(|| format!("the cluster {:?} of context {name:?} is not there", context.cluster))?;
-    let user = context.user.unwrap_or_default();
-    let index = config.auth_infos.iter().position(|named| named.name == user).unwrap_or_else(|| {
-        config.auth_infos.push(kube::config::NamedAuthInfo { name: user, ..Default::default() });
-        config.auth_infos.len() - 1
-    });
-    let user = config.auth_infos.get_mut(index).ok_or("it has no users")?.auth_info.get_or_insert_default();
+    let cluster = config.clusters.into_iter().find(|named| named.name == context.cluster);
+    let mut cluster = cluster
+        .and_then(|named| named.cluster)
+        .ok_or_else(|| format!("the cluster {:?} of context {name:?} is not there", context.cluster))?;
+    let user = config.auth_infos.into_iter().find(|named| Some(&named.name) == context.user.as_ref());
+    let mut user = user.and_then(|named| named.auth_info).unwrap_or_default();
     // For client-go an empty field is none.
     for field in [
         &mut cluster.server,
@@ -345,18 +339,4 @@ fn without_userinfo(url: &str) -> String {
     let host = rest.get(..end).and_then(|authority| authority.rfind('@')).map_or(0, |at| at + 1);
     let rest = rest.get(host..).unwrap_or_default();
     if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
-}
-
-/// An error and its causes, once each; what the API server said is bounded, and steers no terminal.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let words = cause.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
-        }
-        next = cause.source();
-    }
-    reported::bounded(&text, reported::MAX_EVENT)
 }

@@ -6,8 +6,8 @@ use kube::Error;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::credentials::chain;
 use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
+use crate::machine::FetchError;
 use crate::machine::evidence::{LeaseObservation, NodePressure, NodeReadiness};
 use kubelet_config::assignment::{self, Assignment};
 use kubelet_config::pods::{self, NodeSummary, PodSummary};
@@ -104,6 +104,18 @@ pub(super) fn forbidden(map: &ConfigMapRef, why: &str) -> String {
     )
 }
 
+/// Why this ConfigMap cannot be had, by the code of the API server's answer, if there was one.
+pub(super) fn config_map_error(map: &ConfigMapRef, code: Option<u16>, why: String) -> FetchError {
+    match code {
+        Some(404) if why.is_empty() => {
+            FetchError { why: format!("the ConfigMap {map} does not exist"), definite: true }
+        }
+        Some(404) => FetchError { why, definite: true },
+        Some(403) => FetchError { why: forbidden(map, &why), definite: true },
+        _ => FetchError { why, definite: false },
+    }
+}
+
 /// The condition Ready; `None` while there is none.
 pub(super) fn node_readiness(node: &NodeView) -> Option<NodeReadiness> {
     let conditions = node.status.conditions.as_ref()?.as_array()?;
@@ -156,7 +168,7 @@ pub(super) fn lease_observation(result: Result<LeaseView, Error>) -> LeaseObserv
             LeaseObservation::Absent
         }
         Err(Error::Api(status)) if status.code != 401 => LeaseObservation::Busy(reported::text(&status.message)),
-        Err(error) => LeaseObservation::Unreachable(chain(&error)),
+        Err(error) => LeaseObservation::Unreachable(reported::error_chain(&error)),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::machine::model::Exit;
 use kubelet_config::yaml;
 
 /// What asks a metadata service with retries takes ten seconds at times; client-go waits for ever.
-const LIMIT: Duration = Duration::from_secs(30);
+const PLUGIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Characters of its stderr in an error.
 const MESSAGE_LIMIT: usize = 300;
@@ -44,15 +44,15 @@ impl std::fmt::Debug for Credentials {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Credential {
+struct ExecCredential {
     api_version: Option<String>,
     kind: Option<String>,
-    status: Option<Status>,
+    status: Option<ExecCredentialStatus>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct ExecCredentialStatus {
     token: Option<String>,
     client_certificate_data: Option<String>,
     client_key_data: Option<String>,
@@ -63,14 +63,17 @@ struct Status {
 pub(crate) async fn run(exec: &ExecConfig, cluster: &Cluster) -> Result<Credentials, String> {
     let command = exec.command.clone().filter(|command| !command.is_empty()).ok_or("its exec has no command")?;
     let at = |why: String| format!("the credential plugin {command} {why}");
-    let output =
-        process::run_helper(Path::new(&command), exec.args.as_deref().unwrap_or_default(), &env(exec, cluster), LIMIT)
-            .await
-            .map_err(|error| {
-                let hint =
-                    exec.install_hint.as_deref().map(|hint| format!(" ({})", last_line(hint))).unwrap_or_default();
-                at(format!("cannot be run: {error}{hint}"))
-            })?;
+    let output = process::run_helper(
+        Path::new(&command),
+        exec.args.as_deref().unwrap_or_default(),
+        &env(exec, cluster),
+        PLUGIN_TIMEOUT,
+    )
+    .await
+    .map_err(|error| {
+        let hint = exec.install_hint.as_deref().map(|hint| format!(" ({})", last_line(hint))).unwrap_or_default();
+        at(format!("cannot be run: {error}{hint}"))
+    })?;
     checked_stdout(&output).and_then(|text| parse_credential(&text, exec.api_version.as_deref())).map_err(at)
 }
 
@@ -110,7 +113,7 @@ fn checked_stdout(output: &HelperOutput) -> Result<String, String> {
         message => format!(": {message}"),
     };
     match output.exit {
-        None => return Err(format!("did not end within {} s and was killed", LIMIT.as_secs())),
+        None => return Err(format!("did not end within {} s and was killed", PLUGIN_TIMEOUT.as_secs())),
         Some(Exit::Code(0)) => {}
         Some(Exit::Code(code)) => return Err(format!("failed with exit code {code}{message}")),
         Some(Exit::Signal(signal)) => return Err(format!("was ended by signal {signal}{message}")),
@@ -127,7 +130,7 @@ fn parse_credential(text: &str, api_version: Option<&str>) -> Result<Credentials
     let not_a_credential = || format!("printed {} bytes that are no ExecCredential", text.len());
     // YAML, which client-go takes too, holds JSON.
     let value = yaml::parse(text).map_err(|_| not_a_credential())?.value;
-    let credential: Credential = serde_json::from_value(value).map_err(|_| not_a_credential())?;
+    let credential: ExecCredential = serde_json::from_value(value).map_err(|_| not_a_credential())?;
     if credential.kind.as_deref() != Some("ExecCredential") {
         return Err(not_a_credential());
     }

@@ -40,19 +40,19 @@ fn common_name(certificate: &Certificate) -> Option<String> {
     String::from_utf8(value.value().to_vec()).ok()
 }
 
-/// Those sections of a PEM file whose label ends like this: kubelet-client-current.pem has certificate and key in one.
+/// Those whole sections of a PEM file whose label ends like this: kubelet-client-current.pem has certificate and key in one. What is
+/// cut off is left out, as by Go's.
 pub(crate) fn pem_sections(pem: &[u8], label: &str) -> Vec<u8> {
-    let mut kept = String::new();
-    let mut inside = false;
+    let (mut kept, mut section) = (String::new(), None);
     for line in String::from_utf8_lossy(pem).lines().map(str::trim) {
         if let Some(begun) = line.strip_prefix("-----BEGIN ").and_then(|rest| rest.strip_suffix("-----")) {
-            inside = begun.ends_with(label);
+            section = begun.ends_with(label).then(String::new);
         }
-        if inside {
-            kept.push_str(line);
-            kept.push('\n');
+        let Some(text) = &mut section else { continue };
+        text.extend([line, "\n"]);
+        if line.starts_with("-----END ") {
+            kept.extend(section.take());
         }
-        inside = inside && !line.starts_with("-----END ");
     }
     kept.into_bytes()
 }
@@ -77,6 +77,8 @@ mod tests {
         assert_eq!(text("CERTIFICATE"), "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n");
         assert_eq!(text("PRIVATE KEY"), "-----BEGIN EC PRIVATE KEY-----\nBB==\n-----END EC PRIVATE KEY-----\n");
         assert_eq!(text("X509 CRL"), "");
+        let cut = format!("-----BEGIN CERTIFICATE-----\nCC\n{one}\n-----BEGIN CERTIFICATE-----\nDD");
+        assert_eq!(pem_sections(cut.as_bytes(), "CERTIFICATE"), text("CERTIFICATE").into_bytes());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The API server: watches in, status and events out, queries for Lease and pods.
 
 mod access;
+mod backoff;
 mod client_layer;
 mod cluster;
 mod credentials;

@@ -6,6 +6,7 @@ use crate::machine::{FetchError, Input, Ticket};
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
 
+#[derive(Debug)]
 pub(super) enum Command {
     Watch(Option<ConfigMapRef>),
     Publish(Box<NodeConfigStatus>),
@@ -14,7 +15,7 @@ pub(super) enum Command {
 }
 
 /// A question that has exactly one answer.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Query {
     Lease(Ticket),
     Pods(Ticket),
@@ -31,11 +32,5 @@ impl Query {
                 Input::ConfigMapFetched(ticket, Err(FetchError { why: why.to_owned(), definite: false }))
             }
         }
-    }
-}
-
-impl std::fmt::Debug for Command {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Command")
     }
 }

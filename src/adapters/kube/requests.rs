@@ -10,7 +10,6 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::credentials::chain;
 use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
 use super::{decode, watch};
 use crate::machine::FetchError;
@@ -62,7 +61,7 @@ pub(super) async fn observe_pods(client: Client, name: String, node: NodeSummary
     let pods = match timeout(QUERY_TIMEOUT, api.list(&params)).await {
         Ok(Ok(pods)) => pods,
         Ok(Err(error)) => {
-            tracing::debug!("the pods cannot be listed: {}", chain(&error));
+            tracing::debug!("the pods cannot be listed: {}", reported::error_chain(&error));
             return None;
         }
         Err(_) => return None,
@@ -73,20 +72,16 @@ pub(super) async fn observe_pods(client: Client, name: String, node: NodeSummary
 /// Gets a ConfigMap as it is now. Nothing that a ConfigMap cannot be is given.
 pub(super) async fn fetch(client: Client, reference: ConfigMapRef) -> Result<Arc<Payload>, FetchError> {
     let api: Api<ConfigMapView> = Api::namespaced(client, &reference.namespace);
-    let fail = |why, definite| Err(FetchError { why, definite });
+    let failed = |code, why| Err(decode::config_map_error(&reference, code, why));
     match timeout(QUERY_TIMEOUT, api.get(&reference.name)).await {
         Ok(Ok(map)) => match watch::other(&api, &reference.name, &map).or_else(|| decode::fault_of(&map)) {
-            Some(why) => fail(why, true),
+            Some(why) => Err(FetchError { why, definite: true }),
             None => Ok(Arc::new(decode::payload(map))),
         },
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-            fail(format!("the ConfigMap {reference} does not exist"), true)
-        }
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
-            fail(decode::forbidden(&reference, &reported::text(&status.message)), true)
-        }
-        Ok(Err(error)) => fail(chain(&error), false),
-        Err(_) => fail(format!("no answer within {} s", QUERY_TIMEOUT.as_secs()), false),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => failed(Some(404), String::new()),
+        Ok(Err(kube::Error::Api(status))) if status.code == 403 => failed(Some(403), reported::text(&status.message)),
+        Ok(Err(error)) => failed(None, reported::error_chain(&error)),
+        Err(_) => failed(None, format!("no answer within {} s", QUERY_TIMEOUT.as_secs())),
     }
 }
 

@@ -7,15 +7,15 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use kube::{Api, Client};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use super::credentials::chain;
+use super::backoff::Backoff;
 use super::outbox::{EventKey, Outbox};
 use super::query::{Command, Query};
 use super::types::{ConfigMapView, NodeView};
-use super::watch::{Backoff, ConfigMapWatch, ObjectWatch, WatchEvent};
+use super::watch::{ConfigMapWatch, ObjectWatch, WatchEvent};
 use super::{decode, requests};
-use crate::machine::Input;
 use crate::machine::evidence::NodeReadiness;
 use crate::machine::history::HistoryEntry;
+use crate::machine::{FetchError, Input};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::NodeSummary;
 use kubelet_config::reported;
@@ -205,19 +205,18 @@ impl<'a> Session<'a> {
                 Some(why) => Input::ConfigMapFailed { why, definite: true },
                 None => Input::ConfigMap(Arc::new(decode::payload(map))),
             },
-            WatchEvent::Absent => {
-                let name = self.outbox.map.as_ref().map(ToString::to_string).unwrap_or_default();
-                Input::ConfigMapFailed { why: format!("the ConfigMap {name} does not exist"), definite: true }
-            }
             WatchEvent::Failed { code: Some(401), .. } => return Err(SessionEnd::Unauthorized),
-            WatchEvent::Failed { why, code: Some(403) } => {
-                let why = self.outbox.map.as_ref().map_or(why.clone(), |map| decode::forbidden(map, &why));
-                Input::ConfigMapFailed { why, definite: true }
-            }
-            WatchEvent::Failed { why, code } => Input::ConfigMapFailed { why, definite: code == Some(404) },
+            WatchEvent::Absent => self.map_failed(Some(404), String::new()),
+            WatchEvent::Failed { why, code } => self.map_failed(code, why),
         };
         let _ = self.inputs.send(input);
         Ok(())
+    }
+
+    fn map_failed(&self, code: Option<u16>, why: String) -> Input {
+        let error = self.outbox.map.as_ref().map(|map| decode::config_map_error(map, code, why.clone()));
+        let FetchError { why, definite } = error.unwrap_or(FetchError { why, definite: false });
+        Input::ConfigMapFailed { why, definite }
     }
 
     /// The status that the Node does not show yet.
@@ -265,7 +264,7 @@ impl<'a> Session<'a> {
             }
             Err(error) => {
                 if backoff.failures == 2 {
-                    tracing::warn!("the Node's status cannot be written, trying on: {}", chain(&error));
+                    tracing::warn!("the Node's status cannot be written, trying on: {}", reported::error_chain(&error));
                 }
                 backoff.failed(None);
             }

@@ -28,12 +28,19 @@ use tokio::net::TcpStream;
 use tower::{BoxError, Layer as _, Service};
 
 use super::client_layer::ClientLayer;
-use super::credentials::{Login, base64, chain};
+use super::credentials::{Login, base64};
 use super::identity::NO_CERTIFICATE;
-use super::{proxy, watch};
+use super::proxy;
+use kubelet_config::reported;
+
+/// RFC 1928.
+const SOCKS_PORT: u16 = 1080;
 
 /// TCP connect, proxy and TLS handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A watch that says nothing for this long is dead: the API server sends bookmarks, and ends it.
+const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// A client with these credentials; nothing is sent. May read the system's certificate authorities.
 ///
@@ -59,13 +66,15 @@ pub(super) fn client(
     };
     let mut connector = TimeoutConnector::new(connector);
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    connector.set_read_timeout(Some(watch::READ_TIMEOUT));
-    connector.set_write_timeout(Some(watch::READ_TIMEOUT));
+    connector.set_read_timeout(Some(READ_TIMEOUT));
+    connector.set_write_timeout(Some(READ_TIMEOUT));
 
     let mut config = Config::new(server);
     config.headers.extend(authorization(&login)?.map(|value| (AUTHORIZATION, value)));
     config.auth_info = login.user;
-    let headers = config.extra_headers_layer().map_err(|error| format!("its user's as fields: {}", chain(&error)))?;
+    let headers = config
+        .extra_headers_layer()
+        .map_err(|error| format!("its user's as fields: {}", reported::error_chain(&error)))?;
     let client = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let service = layer.layer(config.base_uri_layer().layer(headers.layer(client)));
     Ok(Client::new(service, config.default_namespace))
@@ -74,7 +83,17 @@ pub(super) fn client(
 /// Without a scheme it is https: client-go would take http where no authority is given, and keep the credentials to itself.
 fn server(given: &str) -> Result<Uri, String> {
     let url = if given.contains("://") { given.to_owned() } else { format!("https://{given}") };
-    url.parse().map_err(|error| format!("server is not a URL: {error}")) // which may have a password
+    let uri = url.parse().map_err(|error| format!("server is not a URL: {error}"))?; // which may have a password
+    Ok(with_port(uri, "http", 80)) // a proxy would be asked for 443
+}
+
+/// The port of a URL with this scheme that has none.
+fn with_port(uri: Uri, scheme: &str, port: u16) -> Uri {
+    let Some(host) = uri.host().filter(|_| uri.scheme_str() == Some(scheme) && uri.port().is_none()) else {
+        return uri;
+    };
+    let authority = format!("{host}:{port}");
+    Uri::builder().scheme(scheme).authority(authority).path_and_query(uri.path()).build().unwrap_or(uri)
 }
 
 /// A password goes before a token, as kube has it; client-go refuses both at once.
@@ -115,7 +134,7 @@ fn tls(login: &Login, is_needed: bool) -> Result<ClientConfig, String> {
     let certificates = CertificateDer::pem_slice_iter(certificates).collect::<Result<_, _>>();
     let certificates = certificates.map_err(|error| at(error.to_string()))?;
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-        at("its private key is of no kind that TLS takes: PKCS #8, PKCS #1 or SEC 1, not encrypted".to_owned())
+        format!("{}: the key is of no kind that TLS takes: PKCS #8, PKCS #1 or SEC 1, not encrypted", login.origin.key)
     })?;
     builder.with_client_auth_cert(certificates, key).map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => at(format!(
@@ -151,6 +170,7 @@ impl Route {
         let Some(proxy) = proxy else { return Self::Direct(connector) };
         let address = proxy.uri().clone();
         if proxy::is_socks(&address) {
+            let address = with_port(with_port(address, "socks5", SOCKS_PORT), "socks5h", SOCKS_PORT);
             let socks = SocksV5::new(address, connector);
             return Self::Socks(match proxy.raw_auth() {
                 Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
@@ -259,15 +279,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_without_a_scheme_is_never_asked_in_clear() {
+    fn a_server_without_a_scheme_is_never_asked_in_clear_nor_at_another_port() {
         for (given, url) in [
             ("api:6443", "https://api:6443/"),
             ("10.0.0.1", "https://10.0.0.1/"),
             ("[fd00::1]:6443/path", "https://[fd00::1]:6443/path"),
-            ("http://api", "http://api/"),
+            ("http://api/path", "http://api:80/path"),
+            ("http://[fd00::1]:8080", "http://[fd00::1]:8080/"),
         ] {
             assert_eq!(server(given).unwrap().to_string(), url);
         }
+        assert_eq!(with_port(Uri::from_static("socks5://[::1]"), "socks5", 1080).to_string(), "socks5://[::1]:1080/");
         let why = server("https://u:SECRET@a b").unwrap_err();
         assert!(why.starts_with("server is not a URL: ") && !why.contains("SECRET"), "{why}");
     }

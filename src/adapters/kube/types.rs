@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
+use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use kubelet_config::pods::{PodSpecView, PodStatusView};
 
 /// A Node, as far as it is read.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct NodeView {
     /// Name, uid, resourceVersion.
     pub(crate) metadata: ObjectMeta,
@@ -29,33 +29,33 @@ pub(crate) struct NodeView {
 }
 
 /// `Node.spec`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct NodeSpecView {
-    /// `configSource`, unread.
+    /// `configSource`, raw JSON.
     pub(crate) config_source: Option<Value>,
-    /// `taints`, unread.
+    /// `taints`, raw JSON.
     pub(crate) taints: Option<Value>,
 }
 
 /// `Node.status`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct NodeStatusView {
-    /// `config`, unread.
+    /// `config`, raw JSON.
     pub(crate) config: Option<Value>,
-    /// `conditions`, unread.
+    /// `conditions`, raw JSON.
     pub(crate) conditions: Option<Value>,
-    /// `capacity`, unread.
+    /// `capacity`, raw JSON.
     pub(crate) capacity: Option<Value>,
-    /// `allocatable`, unread.
+    /// `allocatable`, raw JSON.
     pub(crate) allocatable: Option<Value>,
-    /// `features`, unread.
+    /// `features`, raw JSON.
     pub(crate) features: Option<Value>,
 }
 
 /// A ConfigMap without the content of its `binaryData`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ConfigMapView {
     /// Name, uid, resourceVersion, annotations.
@@ -64,23 +64,23 @@ pub(crate) struct ConfigMapView {
     #[serde(default)]
     pub(crate) data: Option<BTreeMap<String, String>>,
     /// Its keys alone.
-    #[serde(default, skip_serializing)]
+    #[serde(default)]
     #[expect(clippy::zero_sized_map_values, reason = "a set is not read from an object")]
     pub(crate) binary_data: Option<BTreeMap<String, IgnoredAny>>,
 }
 
 /// A Lease.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct LeaseView {
     /// Name.
     pub(crate) metadata: ObjectMeta,
-    /// `spec`, unread.
+    /// `spec`, raw JSON.
     #[serde(default)]
     pub(crate) spec: Option<Value>,
 }
 
 /// A Pod, as far as its place on a node goes.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct PodView {
     /// Name, namespace, uid, age.
     pub(crate) metadata: ObjectMeta,

@@ -44,16 +44,11 @@ impl Bench {
         std::fs::write(dir.path().join("ca.crt"), &servers.pem).unwrap();
         let mut cluster = json!({"server": server.url().replace("http:", "https:"), "certificate-authority": "ca.crt"});
         cluster.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "c", "user": user}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]});
         let kubeconfig = dir.path().join("kubelet.conf");
-        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        std::fs::write(&kubeconfig, super::kubeconfig(&cluster, user).to_string()).unwrap();
         let (sender, inputs) = unbounded_channel();
-        let settings =
-            Settings { kubeconfig, node_name: None, config_namespace: String::new(), hostname_override: None };
-        let cluster = KubeCluster::start(settings, sender, Metrics::new());
+        let settings = Settings { kubeconfig, node_name: None, hostname_override: None };
+        let cluster = KubeCluster::start(settings, String::new(), sender, Metrics::new());
         let bench = Bench { server, dir, clients, cluster, inputs };
         bench.rotate(1);
         bench

@@ -221,7 +221,8 @@ async fn a_damaged_bundle_is_good_for_what_can_be_read() {
     let authority = Authority::new("ca");
     let pem = &authority.pem;
     let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-    for bundle in [format!("{pem}{}", pem.get(..pem.len() / 2).unwrap()), format!("{garbage}{pem}")] {
+    let half = pem.get(..pem.len() / 2).unwrap();
+    for bundle in [format!("{pem}{half}"), format!("{half}\n{pem}"), format!("{garbage}{pem}")] {
         credentials.write("ca.crt", &bundle);
         let (port, heard) = listen(None, none, Some(authority.server(&["127.0.0.1"], &authority))).await;
         // Without a scheme.

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::failure::Failure;
 use kubelet_config::assignment::is_object_name;
+use kubelet_config::reported::with_causes;
 
 /// Pauses between two tries.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
@@ -261,18 +262,4 @@ fn unanswered(error: &kube::Error) -> String {
     format!(
         "the API server cannot be reached: {why}; `kubectl config view --minify` shows which one it is, --context chooses another"
     )
-}
-
-/// An error with its causes, each said once.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        if !text.contains(&message) {
-            text = format!("{text}: {message}");
-        }
-        cause = error.source();
-    }
-    text
 }
