@@ -115,13 +115,24 @@ if [ -n "${CI:-}" ] && ! command -v kubectl >/dev/null; then
     KUBECTL=$binaries/kubectl step cargo test --locked -p kubectl-plugin --test plugin a_hundred_names
 fi
 # The README's tour tells by its exit code, too, and leaves nothing running; it takes the supervisor that was built for the tests.
-cluster_processes() { pgrep -x 'etcd|containerd|containerd-shim|kube-apiserver|kubelet|kubelet-supervi' | sort || [ "${PIPESTATUS[0]}" = 1 ]; }
+cluster_processes() {
+    local name
+    for name in etcd containerd containerd-shim kube-apiserver kubelet kubelet-supervi; do pgrep -x $name || [ $? = 1 ]; done | sort
+}
 tour() { # STATUS SUPERVISOR [--modern]
     local status=0 before
     before=$(cluster_processes)
     SUPERVISOR_BINARY=$2 examples/tour.sh "${@:3}" || status=$?
     [ "$status" != 77 ] || { missing "the tour"; return 0; }
-    [ "$status" = "$1" ] && [ -z "$(comm -13 <(echo "$before") <(cluster_processes))" ]
+    [ "$status" = "$1" ] || return 1
+    local left i
+    for ((i = 0; i < 50; i++)); do # what was killed takes a moment
+        left=$(comm -13 <(echo "$before") <(cluster_processes))
+        [ -n "$left" ] || return 0
+        sleep 0.2
+    done
+    echo "the tour left these running: $left"
+    return 1
 }
 step tour 0 "${CARGO_TARGET_DIR:-target}/debug/kubelet-supervisor"
 step tour 0 "${CARGO_TARGET_DIR:-target}/debug/kubelet-supervisor" --modern
