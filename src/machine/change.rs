@@ -118,6 +118,14 @@ impl Change {
         self.inventory = inventory;
     }
 
+    /// What is to run, once it may.
+    fn accepted(&self) -> Option<&Rendered> {
+        match &self.stage {
+            Stage::Spread(rendered) | Stage::GoodMoment(rendered, _) | Stage::Baseline(rendered) => Some(rendered),
+            Stage::Saving(_) | Stage::Loading(_) | Stage::Preflight(..) | Stage::Recording => None,
+        }
+    }
+
     /// True while nothing is decided about it.
     fn is_held_back(&self) -> bool {
         match &self.stage {

@@ -15,16 +15,20 @@ impl State {
             self.on_request.leave_content(); // once it is answered
             return;
         }
-        if !self.is_collecting() || self.writer.is_dirty() || self.change.is_some() {
+        if !self.is_collecting() || self.writer.is_dirty() || self.is_change_imminent() {
             return;
         }
         self.on_request.collected();
         let mut versions: BTreeSet<&Version> = BTreeSet::new();
         versions.extend(self.writer.all().flat_map(Records::versions));
         versions.extend(self.running().version.as_ref().into_iter().chain(self.launch.next()));
-        let sources: BTreeSet<Source> = versions.iter().map(|version| version.source.clone()).collect();
+        let mut sources: BTreeSet<Source> = versions.iter().map(|version| version.source.clone()).collect();
         let mut digests: BTreeSet<Digest> = versions.iter().filter_map(|version| version.digest.clone()).collect();
         digests.extend(self.running().digest.clone());
+        if let Some((source, digest)) = self.change_held_back() {
+            sources.extend(source.cloned());
+            digests.insert(digest.clone());
+        }
         self.launch.forget_collected(&digests);
         fx.push(Effect::Store(StoreRequest::Collect(sources, digests)));
     }

@@ -7,9 +7,9 @@ use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::evidence::{Activity, Hold, NodePressure, Query};
 use kubelet_supervisor::machine::status::node_status;
-use kubelet_supervisor::machine::{Effect, Input, Settings};
+use kubelet_supervisor::machine::{Effect, Input, Settings, StoreRequest};
 use serde_json::{Value, json};
-use testkit::node::Node;
+use testkit::node::{Node, source};
 
 const COURTESY: u64 = 30;
 
@@ -98,6 +98,23 @@ fn without_a_courtesy_nobody_asks() {
     node.pass(1);
     assert_eq!(node.starts.len(), starts + 1);
     assert!(!node.effects.iter().any(|effect| matches!(effect, Effect::Query(_, Query::Activity(..)))));
+}
+
+/// Pressure may last, and an administrator goes on editing: what nobody asks for any more does not fill the disk.
+#[test]
+fn what_was_overtaken_while_it_waited_is_removed() {
+    let mut node = under_pressure();
+    node.assign("b");
+    node.assign("c");
+    assert_eq!(holds(&node), [Hold::Pressure([NodePressure::Disk].into())]);
+    let kept = node.effects.iter().rev().find_map(|effect| match effect {
+        Effect::Store(StoreRequest::Collect(sources, _)) => Some(sources.clone()),
+        _ => None,
+    });
+    assert_eq!(kept, Some([source("a"), source("c")].into()));
+    node.pressure.clear();
+    node.pass(20);
+    assert_eq!(node.active(), "c");
 }
 
 #[test]

@@ -423,7 +423,12 @@ impl State {
 
     /// True while an accepted version is held back.
     pub(in crate::machine) fn is_change_waiting(&self) -> bool {
-        let stage = self.change.as_ref().map(|change| &change.stage);
-        matches!(stage, Some(Stage::Spread(_) | Stage::GoodMoment(..) | Stage::Baseline(_)))
+        self.change.as_ref().is_some_and(|change| change.accepted().is_some())
+    }
+
+    /// The version that is held back, and its content.
+    pub(in crate::machine) fn change_held_back(&self) -> Option<(Option<&Source>, &Digest)> {
+        let change = self.change.as_ref().filter(|change| change.is_held_back())?;
+        Some((change.source.as_ref(), &change.accepted()?.digest))
     }
 }

@@ -168,7 +168,7 @@ impl State {
         }
     }
 
-    /// The change waits for this, and that is told once.
+    /// The change waits for this, and that is told once. The wait may be long, and what it has overtaken is not needed any more.
     fn hold(&mut self, holds: Vec<Hold>, until: Option<Moment>, fx: &mut Vec<Effect>) {
         let (why, cause) = (message(&holds), Cause::of(&holds));
         if let Some(inquiry) = self.inquiry_of_change() {
@@ -181,6 +181,7 @@ impl State {
         if told_of.insert(cause) {
             let until = until.map(|at| timestamp(at.wall_nanos));
             fx.push(Effect::Emit(events::waiting(source.as_ref(), &why, until.as_deref())));
+            self.collect(fx);
         }
     }
 
