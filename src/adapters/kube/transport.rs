@@ -83,15 +83,13 @@ pub(super) fn client(
 /// Without a scheme it is https: client-go would take http where no authority is given, and keep the credentials to itself.
 fn server(given: &str) -> Result<Uri, String> {
     let url = if given.contains("://") { given.to_owned() } else { format!("https://{given}") };
-    let uri = url.parse().map_err(|error| format!("server is not a URL: {error}"))?; // which may have a password
-    Ok(with_port(uri, "http", 80)) // a proxy would be asked for 443
+    let uri: Uri = url.parse().map_err(|error| format!("server is not a URL: {error}"))?; // which may have a password
+    Ok(if uri.scheme_str() == Some("http") { with_port(uri, 80) } else { uri }) // a proxy would be asked for 443
 }
 
-/// The port of a URL with this scheme that has none.
-fn with_port(uri: Uri, scheme: &str, port: u16) -> Uri {
-    let Some(host) = uri.host().filter(|_| uri.scheme_str() == Some(scheme) && uri.port().is_none()) else {
-        return uri;
-    };
+/// With this port, where the URL names none.
+fn with_port(uri: Uri, port: u16) -> Uri {
+    let (Some(scheme), Some(host), None) = (uri.scheme_str(), uri.host(), uri.port()) else { return uri };
     let authority = format!("{host}:{port}");
     Uri::builder().scheme(scheme).authority(authority).path_and_query(uri.path()).build().unwrap_or(uri)
 }
@@ -170,8 +168,7 @@ impl Route {
         let Some(proxy) = proxy else { return Self::Direct(connector) };
         let address = proxy.uri().clone();
         if proxy::is_socks(&address) {
-            let address = with_port(with_port(address, "socks5", SOCKS_PORT), "socks5h", SOCKS_PORT);
-            let socks = SocksV5::new(address, connector);
+            let socks = SocksV5::new(with_port(address, SOCKS_PORT), connector);
             return Self::Socks(match proxy.raw_auth() {
                 Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
                 None => socks,
@@ -289,7 +286,7 @@ mod tests {
         ] {
             assert_eq!(server(given).unwrap().to_string(), url);
         }
-        assert_eq!(with_port(Uri::from_static("socks5://[::1]"), "socks5", 1080).to_string(), "socks5://[::1]:1080/");
+        assert_eq!(with_port(Uri::from_static("socks5://[::1]"), 1080).to_string(), "socks5://[::1]:1080/");
         let why = server("https://u:SECRET@a b").unwrap_err();
         assert!(why.starts_with("server is not a URL: ") && !why.contains("SECRET"), "{why}");
     }
