@@ -3,8 +3,9 @@
 # what it needs; elsewhere, suites whose prerequisites are missing are skipped, and say so. With CI set, a
 # missing prerequisite is a failure.
 #
-#   tests/run.sh          everything
-#   tests/run.sh fast     without what takes minutes or root: the real kubelet, the tours, fuzzing, systemd
+#   tests/run.sh              everything
+#   tests/run.sh fast         without what takes minutes or root: the real kubelet, the tours, systemd, and the next
+#   tests/run.sh randomized   long simulations and fuzzing, which only compute: a run of everything has them beside the others
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,9 +17,12 @@ export KUBELET_SUPERVISOR_CACHE=$cache
 # New inputs are found by long runs by hand; here it is seen that nothing is found at once.
 export FUZZ_SECONDS=${FUZZ_SECONDS:-20}
 
+mode=${1:-everything}
+case $mode in everything | fast | randomized) ;; *) sed -n '6,8s/^# *//p' tests/run.sh >&2 && exit 64 ;; esac
+
 # A suite that fails does not hide what the next ones say.
 failed=()
-table=
+table='' randomized=''
 step() {
     local begun=$SECONDS result=ok
     printf '\n=== %s\n' "$*"
@@ -31,6 +35,7 @@ step() {
     printf '=== %s in %s s: %s\n' "$result" $((SECONDS - begun)) "$*"
 }
 finish() {
+    join_randomized
     printf '\n%s%6d s  in all\n' "$table" "$SECONDS"
     [ ${#failed[@]} = 0 ] && exit 0
     printf 'FAILED: %s\n' "${failed[@]}" >&2
@@ -49,6 +54,7 @@ provide() { # COMMAND PACKAGE...: as root on Debian; elsewhere whoever needs it 
 }
 # A linker is all the build needs beyond the Rust toolchain.
 provide cc gcc libc6-dev
+[ "$mode" = fast ] || provide c++ g++
 # The tests of signatures sign with the real tool, those of pools run the health script of Argo CD.
 for tool in minisign lua5.1 shellcheck; do provide $tool $tool; done
 
@@ -70,14 +76,56 @@ shellcheck_scripts() {
 }
 
 # Suites are found, so that a new one cannot be forgotten. One with `test = false` in a Cargo.toml is slow: it runs by its
-# name alone. So is a script with a line that begins with "# Slow:".
+# name alone. Of a script, a line that begins with "# Slow:" or "# Randomized:" says what it is.
 slow=$(cargo metadata --no-deps --locked --format-version 1 | grep -o '{"kind":\["test"\][^{}]*"test":false[^{}]*}' | sed 's/.*"name":"\([^"]*\)".*/\1/' || true)
 [ -n "$slow" ] || { echo "cargo metadata names no slow suite: the real one at least must be there" >&2; exit 1; }
-scripts() { # true|false: slow ones or others
+scripts() { # Fast|Slow|Randomized
     local script
     for script in tests/*/run.sh; do
-        [ "$(grep -q '^# Slow:' "$script" && echo true || echo false)" != "$1" ] || echo "$script"
+        [ "$(grep -m 1 -oE '^# (Slow|Randomized):' "$script" || echo '# Fast:')" != "# $1:" ] || echo "$script"
     done
+}
+
+# New worlds with every commit; without git, others. One in some thousand may still break a law (docs/development/testing.md), so
+# what is found here is told and fails nothing; it belongs in FAILED_ONCE, with what it shows mended.
+simulate_new_worlds() {
+    local commit
+    commit=$(git rev-parse --verify HEAD 2>/dev/null || date +%s)
+    env SIM_SURVEY=1000 "SIM_COMMIT=$commit" cargo test --quiet --locked --test simulation || echo "A new world breaks a law: see above."
+}
+# As with new worlds: an input that chance found is told.
+fuzz() { # SCRIPT
+    local status=0
+    "$1" || status=$?
+    [ $status != 3 ] || { echo "A new input shows something: see above."; status=0; }
+    return $status
+}
+if [ "$mode" = randomized ]; then
+    step env SIM_TARGET=10000000 cargo test --locked --test simulation
+    # Each fault of the core is caught by its law.
+    step env SIM_MUTANTS=1 cargo test --locked --test simulation
+    step simulate_new_worlds
+    for script in $(scripts Randomized); do
+        step fuzz "$script"
+    done
+    finish
+fi
+
+# The other suites mostly wait. It takes what they leave: the lowest priority, in a session of its own too, for Linux may
+# share out the processor by sessions first.
+start_randomized() {
+    randomized_log=$(mktemp)
+    setsid sh -c '(echo 19 >/proc/self/autogroup) 2>/dev/null; exec nice -n 19 tests/run.sh randomized' >"$randomized_log" 2>&1 </dev/null &
+    randomized=$!
+    trap 'kill -- -$randomized 2>/dev/null; rm -f "$randomized_log"' EXIT
+}
+join_randomized() {
+    [ -n "$randomized" ] || return 0
+    local begun=$SECONDS result=ok
+    printf '\n=== beside the others: tests/run.sh randomized\n'
+    wait "$randomized" || { result=FAILED; failed+=("tests/run.sh randomized"); }
+    cat "$randomized_log"
+    table+=$(printf '%6d s  %-6s  waiting for tests/run.sh randomized' $((SECONDS - begun)) "$result")$'\n'
 }
 
 step cargo fmt --check
@@ -87,25 +135,16 @@ step cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
 step cargo clippy --locked --quiet --workspace $(printf -- '--test %s ' $slow) -- -D warnings
 step cargo build --locked --quiet --workspace --all-targets
 [ ${#failed[@]} = 0 ] || finish
+[ "$mode" = fast ] || start_randomized
 # The README's first look tells by its exit code whether all went as it says.
 step cargo run --locked --quiet --example demo
-# What `cargo test --workspace` runs, each suite with its summary; the simulation does ten million steps instead of some.
-step env SIM_TARGET=10000000 cargo test --locked --workspace --no-fail-fast
-# Each fault of the core is caught by its law.
-step env SIM_MUTANTS=1 cargo test --locked --test simulation
-# New worlds with every commit; without git, others. One in some thousand may still break a law (docs/development/testing.md), so
-# what is found here is told and fails nothing; it belongs in FAILED_ONCE, with what it shows mended.
-simulate_new_worlds() {
-    local commit
-    commit=$(git rev-parse --verify HEAD 2>/dev/null || date +%s)
-    env SIM_SURVEY=1000 "SIM_COMMIT=$commit" cargo test --quiet --locked --test simulation || echo "A new world breaks a law: see above."
-}
-step simulate_new_worlds
-for script in $(scripts false); do
+# What `cargo test --workspace` runs, each suite with its summary.
+step cargo test --locked --workspace --no-fail-fast
+for script in $(scripts Fast); do
     step "$script"
 done
 step deny
-[ "${1:-all}" != fast ] || finish
+[ "$mode" = everything ] || finish
 for suite in $slow; do
     step cargo test --locked --workspace --test "$suite"
 done
@@ -138,14 +177,7 @@ step tour 0 "${CARGO_TARGET_DIR:-target}/debug/kubelet-supervisor"
 step tour 0 "${CARGO_TARGET_DIR:-target}/debug/kubelet-supervisor" --modern
 # What is not as it says must end it: here a supervisor that ends at once.
 step tour 1 /bin/false --modern
-# As with new worlds: an input that chance found is told.
-run_slow() {
-    local status=0
-    "$1" || status=$?
-    [ "$status $1" != "3 tests/fuzz/run.sh" ] || { echo "A new input shows something: see above."; status=0; }
-    return "$status"
-}
-for script in $(scripts true); do
-    step run_slow "$script"
+for script in $(scripts Slow); do
+    step "$script"
 done
 finish

@@ -47,8 +47,8 @@ pub(crate) fn mutant(number: u32) -> bool {
 
 /// A mutant must be caught within so many worlds ...
 const WORLDS: u64 = 200;
-/// ... and its process ends by then.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// ... and its process, which computes for some seconds, ends by then: it may have the lowest priority.
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Builds all mutants and runs each.
 pub fn all() -> bool {
