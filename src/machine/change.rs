@@ -118,20 +118,21 @@ impl Change {
         self.inventory = inventory;
     }
 
-    /// What is to run, once it may.
-    fn accepted(&self) -> Option<&Rendered> {
+    /// The accepted configuration, before its switch is recorded.
+    fn accepted_rendering(&self) -> Option<&Rendered> {
         match &self.stage {
             Stage::Spread(rendered) | Stage::GoodMoment(rendered, _) | Stage::Baseline(rendered) => Some(rendered),
             Stage::Saving(_) | Stage::Loading(_) | Stage::Preflight(..) | Stage::Recording => None,
         }
     }
 
-    /// True while nothing is decided about it.
+    /// True while it waits for its turn, a good moment or the API server, which may take long.
     fn is_held_back(&self) -> bool {
         match &self.stage {
             Stage::Spread(_) => true,
             Stage::GoodMoment(_, inquiry) => inquiry.is_holding(),
-            _ => self.baseline_waits,
+            Stage::Baseline(_) => self.baseline_waits,
+            Stage::Saving(_) | Stage::Loading(_) | Stage::Preflight(..) | Stage::Recording => false,
         }
     }
 }

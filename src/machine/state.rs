@@ -433,7 +433,7 @@ impl State {
     /// The assigned version as the status tells it: the latest that was resolved, while that is held back.
     pub(super) fn assigned_in_status(&self) -> Option<kubelet_config::source::Source> {
         let recorded = self.saved().assigned.as_ref().map(|version| version.source.clone());
-        let held = self.is_change_waiting() || self.records().frozen || self.records().pin.is_some();
+        let held = self.is_change_accepted() || self.records().frozen || self.records().pin.is_some();
         match self.sync.assignment() {
             Assignment::Local if held => None,
             _ if held => self.sync.resolved().or(recorded),

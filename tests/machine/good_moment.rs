@@ -100,21 +100,30 @@ fn without_a_courtesy_nobody_asks() {
     assert!(!node.effects.iter().any(|effect| matches!(effect, Effect::Query(_, Query::Activity(..)))));
 }
 
-/// Pressure may last, and an administrator goes on editing: what nobody asks for any more does not fill the disk.
+/// A wait may be long, and an administrator goes on editing: what nobody asks for any more does not fill the disk.
 #[test]
 fn what_was_overtaken_while_it_waited_is_removed() {
-    let mut node = under_pressure();
-    node.assign("b");
-    node.assign("c");
-    assert_eq!(holds(&node), [Hold::Pressure([NodePressure::Disk].into())]);
-    let kept = node.effects.iter().rev().find_map(|effect| match effect {
-        Effect::Store(StoreRequest::Collect(sources, _)) => Some(sources.clone()),
-        _ => None,
-    });
-    assert_eq!(kept, Some([source("a"), source("c")].into()));
-    node.pressure.clear();
-    node.pass(20);
-    assert_eq!(node.active(), "c");
+    let spread = || {
+        let mut node = Node::with(Settings { spread_assignment: Duration::from_secs(3600), ..Settings::default() });
+        node.assign("a");
+        node.pass(3600 + 660);
+        node
+    };
+    let starts: [fn() -> Node; 2] = [under_pressure, spread];
+    for start in starts {
+        let mut node = start();
+        node.assign("b");
+        node.assign("c");
+        assert_eq!((node.active(), node.state.pid().is_some()), ("a", true));
+        let kept = node.effects.iter().rev().find_map(|effect| match effect {
+            Effect::Store(StoreRequest::Collect(sources, digests)) => Some((sources.clone(), digests.len())),
+            _ => None,
+        });
+        assert_eq!(kept, Some(([source("a"), source("c")].into(), 2)));
+        node.pressure.clear();
+        node.pass(3600);
+        assert_eq!(node.active(), "c");
+    }
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl State {
             return;
         }
         if self.is_accepted(&rendered.digest) {
-            self.accepted(rendered);
+            self.accepted(rendered, fx);
         } else {
             self.preflight_change(rendered, fx);
         }

@@ -137,8 +137,8 @@ impl State {
     /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble, once no pressure is in the way.
     fn reset_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
         match result {
-            Ok(rendered) if self.running().digest.as_ref() != Some(&rendered.digest) => self.accepted(rendered),
-            Err(_) if self.has_lasting_hold(None, &self.unloadable(), &[]) => self.accepted(self.unloadable()),
+            Ok(rendered) if self.running().digest.as_ref() != Some(&rendered.digest) => self.accepted(rendered, fx),
+            Err(_) if self.has_lasting_hold(None, &self.unloadable(), &[]) => self.accepted(self.unloadable(), fx),
             _ => self.record_reset(fx),
         }
     }
@@ -284,20 +284,23 @@ impl State {
                     log(fx, Level::Warn, format!("{version} is accepted, but: {remark}"));
                 }
                 self.note_accepted(&rendered.digest);
-                self.accepted(*rendered);
+                self.accepted(*rendered, fx);
             }
             Verdict::Inconclusive(why) => {
                 log(fx, Level::Warn, format!("the preflight of {version} gave no verdict, the trial decides: {why}"));
                 self.note_inconclusive(&rendered.digest);
-                self.accepted(*rendered);
+                self.accepted(*rendered, fx);
             }
             Verdict::NotItsFault(why) => self.give_up_change(why),
         }
     }
 
     /// The candidate may run: next come the spread and the baseline.
-    pub(in crate::machine) fn accepted(&mut self, rendered: Rendered) {
+    pub(in crate::machine) fn accepted(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
         self.set_change_stage(Stage::Spread(Box::new(rendered)));
+        if self.pending_start().is_some() {
+            self.collect(fx); // what it has overtaken
+        }
     }
 
     /// Goes on with an accepted change when its turn has come.
@@ -321,6 +324,7 @@ impl State {
             && let Stage::Baseline(rendered) | Stage::GoodMoment(rendered, _) = &change.stage
         {
             change.stage = Stage::Spread(rendered.clone());
+            change.baseline_waits = false;
         }
     }
 
@@ -341,14 +345,14 @@ impl State {
             return;
         }
         if self.restart_missed_turn(&source) {
-            return self.accepted(*rendered);
+            return self.accepted(*rendered, fx);
         }
         let impacts = self.impacts_of_change(&rendered);
         if self.refuse_impact(&source, &rendered, &impacts, fx) {
             return;
         }
         if self.has_lasting_hold(Some(&source), &rendered, &impacts) {
-            return self.accepted(*rendered);
+            return self.accepted(*rendered, fx);
         }
         // Right after a boot the kubelet's version was not known when the change was taken up.
         if let Some(why) = self.refused_field_problems(&rendered, None) {
@@ -365,7 +369,7 @@ impl State {
     /// get rid of it. All that it costs is told.
     fn finish_reset(&mut self, rendered: Box<Rendered>, fx: &mut Vec<Effect>) {
         if self.has_lasting_hold(None, &rendered, &[]) {
-            return self.accepted(*rendered);
+            return self.accepted(*rendered, fx);
         }
         self.tell_cost(None, hazard::whole_impact(&self.impacts_of_change(&rendered)), &rendered, fx);
         self.record_reset(fx);
@@ -421,14 +425,14 @@ impl State {
         self.is_change_imminent() && !matches!(&self.change, Some(Change { stage: Stage::Preflight(..), .. }))
     }
 
-    /// True while an accepted version is held back.
-    pub(in crate::machine) fn is_change_waiting(&self) -> bool {
-        self.change.as_ref().is_some_and(|change| change.accepted().is_some())
+    /// True from the verdict on, until the switch is being recorded.
+    pub(in crate::machine) fn is_change_accepted(&self) -> bool {
+        self.change.as_ref().is_some_and(|change| change.accepted_rendering().is_some())
     }
 
     /// The version that is held back, and its content.
     pub(in crate::machine) fn change_held_back(&self) -> Option<(Option<&Source>, &Digest)> {
         let change = self.change.as_ref().filter(|change| change.is_held_back())?;
-        Some((change.source.as_ref(), &change.accepted()?.digest))
+        Some((change.source.as_ref(), &change.accepted_rendering()?.digest))
     }
 }

@@ -332,7 +332,7 @@ pub const MUTANTS: &[Mutant] = &[
         original: "self.reject(&version, ConfigError::Validate, &message, fx)",
         mutated: r"{
                 self.note_accepted(&rendered.digest);
-                self.accepted(*rendered);
+                self.accepted(*rendered, fx);
             }",
     },
     Mutant {

@@ -168,20 +168,23 @@ impl State {
         }
     }
 
-    /// The change waits for this, and that is told once. The wait may be long, and what it has overtaken is not needed any more.
+    /// The change waits for this, and that is told once.
     fn hold(&mut self, holds: Vec<Hold>, until: Option<Moment>, fx: &mut Vec<Effect>) {
         let (why, cause) = (message(&holds), Cause::of(&holds));
         if let Some(inquiry) = self.inquiry_of_change() {
+            let begins = !inquiry.is_holding();
             if until.is_none() {
                 inquiry.forget_activity();
             }
             (inquiry.holds, inquiry.until) = (holds, until);
+            if begins {
+                self.collect(fx); // what it has overtaken: the wait may be long
+            }
         }
         let Some(MomentTimes { source, told_of, .. }) = &mut self.pending.good_moment else { return };
         if told_of.insert(cause) {
             let until = until.map(|at| timestamp(at.wall_nanos));
             fx.push(Effect::Emit(events::waiting(source.as_ref(), &why, until.as_deref())));
-            self.collect(fx);
         }
     }
 
