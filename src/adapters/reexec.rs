@@ -41,7 +41,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the last lines that were read to be written.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is handed over. Public for the test that reads what released versions wrote.
+/// What is handed over. Public for the test that reads what earlier builds wrote.
 #[doc(hidden)]
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,4 +1,4 @@
-//! What a supervisor of 0.1.0 hands over. Read when a node is upgraded by a reload; never written.
+//! What a supervisor of format 1 hands over. Read when a node is upgraded by a reload; never written.
 
 use serde::Deserialize;
 

@@ -59,7 +59,7 @@ impl Question {
 }
 
 impl Health {
-    /// What a supervisor of 0.1.0 knew.
+    /// What a supervisor of format 1 knew.
     pub(super) fn resumed(
         node: Option<NodeReadiness>,
         lease: Option<String>,

@@ -17,7 +17,7 @@ use kubelet_config::status;
 
 pub use super::stored::{RecordFile, Stored};
 
-/// The format that this supervisor writes. It reads 1 (0.1.0) as well.
+/// The format that this supervisor writes. It reads 1 as well.
 pub(super) const VERSION: u32 = 2;
 
 /// A version of a configuration: its name, and the content the name stood for when it was rendered.
@@ -26,7 +26,7 @@ pub struct Version {
     /// The ConfigMap and its resourceVersion.
     #[serde(flatten)]
     pub source: Source,
-    /// The content; `None` if it could not be rendered, or was recorded by native or by 0.1.0.
+    /// The content; `None` if it could not be rendered, or was recorded by native or in format 1.
     pub digest: Option<Digest>,
 }
 

@@ -1,4 +1,4 @@
-//! `state.json` as 0.1.0 wrote it. Read once, at the first start after an upgrade; never written.
+//! `state.json` of format 1. Read once, at the first start after an upgrade; never written.
 
 use std::collections::BTreeSet;
 

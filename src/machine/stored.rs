@@ -13,7 +13,7 @@ pub enum RecordFile {
     Absent,
     /// Ours.
     Read(Box<Records>),
-    /// 0.1.0's, which kept the assigned and last known good versions in native's records alone.
+    /// Format 1, which kept the assigned and last known good versions in native's records alone.
     Version1(Box<StateV1>),
     /// Not a record; nothing is lost by replacing it. With the reason.
     Garbage(String),

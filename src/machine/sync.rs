@@ -66,7 +66,7 @@ pub(super) enum Resolution {
 }
 
 impl ConfigSync {
-    /// What a supervisor of 0.1.0 knew.
+    /// What a supervisor of format 1 knew.
     pub(super) fn resumed(node_name: String, assignment: Assignment, error: Option<(SyncError, String)>) -> Self {
         Self { node_name, assignment, error, ..Self::default() }
     }

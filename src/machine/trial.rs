@@ -43,7 +43,7 @@ struct PendingFailure {
 }
 
 impl Trial {
-    /// What a supervisor of 0.1.0 knew.
+    /// What a supervisor of format 1 knew.
     pub(super) fn resumed(recovered: bool, log_tail: Vec<String>) -> Self {
         Self { recovered, log_tail, ..Self::default() }
     }

@@ -80,11 +80,11 @@ pub(super) fn client(
     Ok(Client::new(service, config.default_namespace))
 }
 
-/// Without a scheme it is https: client-go would take http where no authority is given, and keep the credentials to itself.
+/// Without a scheme it is https: client-go would take http where no `certificate-authority` is given, and keep the credentials to itself.
 fn server(given: &str) -> Result<Uri, String> {
     let url = if given.contains("://") { given.to_owned() } else { format!("https://{given}") };
-    let uri: Uri = url.parse().map_err(|error| format!("server is not a URL: {error}"))?; // which may have a password
-    Ok(if uri.scheme_str() == Some("http") { with_port(uri, 80) } else { uri }) // a proxy would be asked for 443
+    let uri: Uri = url.parse().map_err(|error| format!("server is not a URL: {error}"))?; // the URL is not repeated: it may hold a password
+    Ok(if uri.scheme_str() == Some("http") { with_port(uri, 80) } else { uri }) // `Tunnel` asks a proxy for 443 where none is named
 }
 
 /// With this port, where the URL names none.
