@@ -4,8 +4,8 @@
 # missing prerequisite is a failure.
 #
 #   tests/run.sh              everything
-#   tests/run.sh fast         without what takes minutes or root: the real kubelet, the tours, systemd, and the next
-#   tests/run.sh randomized   long simulations and fuzzing, which only compute: a run of everything has them beside the others
+#   tests/run.sh fast         without the slow suites (real kubelet, oracle, tours, systemd, image, power) and without the next
+#   tests/run.sh randomized   long simulations and fuzzing, which need only the processor: everything has them in the background
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,7 +22,7 @@ case $mode in everything | fast | randomized) ;; *) sed -n '6,8s/^# *//p' tests/
 
 # A suite that fails does not hide what the next ones say.
 failed=()
-table='' randomized=''
+table='' randomized_pid=''
 step() {
     local begun=$SECONDS result=ok
     printf '\n=== %s\n' "$*"
@@ -52,7 +52,8 @@ provide() { # COMMAND PACKAGE...: as root on Debian; elsewhere whoever needs it 
         { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "${@:2}"; } || echo "cannot be installed: ${*:2}"
     fi
 }
-# A linker is all the build needs beyond the Rust toolchain.
+# A linker is all the build needs beyond the Rust toolchain. libFuzzer is C++; tests/fuzz/run.sh would install g++ itself, but
+# in the background it would meet another apt-get.
 provide cc gcc libc6-dev
 [ "$mode" = fast ] || provide c++ g++
 # The tests of signatures sign with the real tool, those of pools run the health script of Argo CD.
@@ -101,9 +102,9 @@ fuzz() { # SCRIPT
     return $status
 }
 if [ "$mode" = randomized ]; then
-    step env SIM_TARGET=10000000 cargo test --locked --test simulation
-    # Each fault of the core is caught by its law.
+    # Each fault of the core is caught by its law. First, for it builds: while the others' suites run, nobody waits for cargo.
     step env SIM_MUTANTS=1 cargo test --locked --test simulation
+    step env SIM_TARGET=10000000 cargo test --locked --test simulation
     step simulate_new_worlds
     for script in $(scripts Randomized); do
         step fuzz "$script"
@@ -111,19 +112,27 @@ if [ "$mode" = randomized ]; then
     finish
 fi
 
-# The other suites mostly wait. It takes what they leave: the lowest priority, in a session of its own too, for Linux may
-# share out the processor by sessions first.
+# Beside the other suites, which mostly wait, at nice 19. With autogroups (sched(7)) that counts within a session alone, so it
+# gets a session of its own, with the same niceness.
 start_randomized() {
     randomized_log=$(mktemp)
     setsid sh -c '(echo 19 >/proc/self/autogroup) 2>/dev/null; exec nice -n 19 tests/run.sh randomized' >"$randomized_log" 2>&1 </dev/null &
-    randomized=$!
-    trap 'kill -- -$randomized 2>/dev/null; rm -f "$randomized_log"' EXIT
+    randomized_pid=$!
+    trap leave_randomized EXIT
+}
+leave_randomized() {
+    local group
+    for group in $(jobs -pr); do # what still runs: another number may be somebody else's by now
+        kill -- "-$group" || true
+        tail -n 20 "$randomized_log"
+    done
+    rm -f "$randomized_log"
 }
 join_randomized() {
-    [ -n "$randomized" ] || return 0
+    [ -n "$randomized_pid" ] || return 0
     local begun=$SECONDS result=ok
     printf '\n=== beside the others: tests/run.sh randomized\n'
-    wait "$randomized" || { result=FAILED; failed+=("tests/run.sh randomized"); }
+    wait "$randomized_pid" || { result=FAILED; failed+=("tests/run.sh randomized"); }
     cat "$randomized_log"
     table+=$(printf '%6d s  %-6s  waiting for tests/run.sh randomized' $((SECONDS - begun)) "$result")$'\n'
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Randomized: Each target of tests/fuzz for a while under libFuzzer, two at a time, from its corpus on; a line for each.
+# Randomized: each target of tests/fuzz for a while under libFuzzer, two at a time, from its corpus on; a line for each.
 #
 #   tests/fuzz/run.sh                          all targets, a minute each
 #   FUZZ_SECONDS=3600 tests/fuzz/run.sh unit   this one, for an hour

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::json;
+use testkit::built::forget_package;
 
 use crate::cluster::{run, until};
 use crate::supervisor::{BINARY, Case};
@@ -51,12 +52,7 @@ fn build() -> Result<PathBuf, String> {
             "kubelet-supervisor",
         ])
         .current_dir(&source);
-    // What cargo says of the test that runs: a build script of a dependency would run again for it.
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_")) {
-        if name != "CARGO_HOME" {
-            cargo.env_remove(name);
-        }
-    }
+    forget_package(&mut cargo);
     run(cargo.env("CARGO_TARGET_DIR", &own))?;
     std::fs::write(kept, commit).map_err(io)?;
     Ok(binary)

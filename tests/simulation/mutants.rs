@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::worlds::{self, Plan, on_all_cores};
 use list::MUTANTS;
+use testkit::built::forget_package;
 use testkit::sim::laws::{Heed, Law};
 
 /// A fault.
@@ -182,7 +183,9 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 fn build(dir: &Path) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(dir).env("CARGO_TARGET_DIR", target_dir());
+    // Dependencies are shared. The programs are not: they would take the place of those that other suites run meanwhile.
+    command.current_dir(dir).env("CARGO_BUILD_BUILD_DIR", target_dir()).env("CARGO_TARGET_DIR", dir.join("target"));
+    forget_package(&mut command);
     command.args(["test", "--offline", "--no-run", "--test", "simulation"]);
     command.arg("--message-format=json-render-diagnostics");
     let output = command.output().map_err(|error| format!("cargo: {error}"))?;

@@ -70,12 +70,7 @@ fn plugin_library() -> PathBuf {
         "--test",
         "image",
     ]);
-    // What cargo tells a test of its package: build scripts that ask for it would run anew, and then all that depends on them.
-    let of_package =
-        |name: &str| ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_"].iter().any(|it| name.starts_with(it));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)) {
-        command.env_remove(name);
-    }
+    forget_package(&mut command);
     let output = command.current_dir(ROOT).stderr(Stdio::inherit()).output().expect("cargo");
     let messages = String::from_utf8_lossy(&output.stdout);
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
@@ -85,4 +80,14 @@ fn plugin_library() -> PathBuf {
         files.map(PathBuf::from).find(|file| file.extension().is_some_and(|it| it == "rlib"))
     });
     library.expect("cargo names the plugin's library")
+}
+
+/// Hides from a cargo what another one told the test that runs of its package: build scripts of dependencies that ask for it would
+/// run anew, and all that depends on them be built anew.
+pub fn forget_package(cargo: &mut Command) {
+    let of_package =
+        |name: &str| ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_"].iter().any(|it| name.starts_with(it));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)) {
+        cargo.env_remove(name);
+    }
 }
