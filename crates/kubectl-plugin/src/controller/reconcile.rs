@@ -178,11 +178,14 @@ impl Reconciler {
             self.observe_static_pods().await;
             next = Some(REQUEUE_AFTER);
         }
-        if !self.observe_compared(&self.newest(seen)).await {
+        if let Some(pool) = self.newest(seen)
+            && !self.observe_compared(&pool).await
+        {
             next = Some(REQUEUE_AFTER);
         }
         loop {
-            let pool = self.newest(seen);
+            // One that is gone, or was made anew under its name, is carried out no further.
+            let Some(pool) = self.newest(seen) else { return Ok(Action::await_change()) };
             if !self.guard.is_leader() || pool.metadata.deletion_timestamp.is_some() {
                 return Ok(Action::await_change());
             }
@@ -324,17 +327,17 @@ impl Reconciler {
 
     /// Of the pool as it was reconciled last.
     pub(super) fn version_of(&self, pool: &ObjectRef<KubeletConfigPool>) -> Option<String> {
-        self.newest(&*self.pools.get(pool)?).resource_version()
+        self.newest(&*self.pools.get(pool)?)?.resource_version()
     }
 
-    /// The pool as the watch has it, or as it was written last, which may not have come back yet.
-    fn newest(&self, seen: &KubeletConfigPool) -> KubeletConfigPool {
-        let watched = self.pools.get(&ObjectRef::from_obj(seen)).filter(|pool| pool.uid() == seen.uid());
-        let pool = watched.map_or_else(|| seen.clone(), |pool| (*pool).clone());
+    /// The pool as the watch has it, or as it was written last, which may not have come back yet; none: it is gone.
+    fn newest(&self, seen: &KubeletConfigPool) -> Option<KubeletConfigPool> {
+        let watched = self.pools.get(&ObjectRef::from_obj(seen)).filter(|pool| pool.uid() == seen.uid())?;
+        let pool = (*watched).clone();
         let version = |pool: &KubeletConfigPool| pool.resource_version().unwrap_or_default();
         match lock(&self.written).get(&pool.uid().unwrap_or_default()) {
-            Some((ours, _)) if older(&version(&pool), &version(ours)) => ours.clone(),
-            _ => pool,
+            Some((ours, _)) if older(&version(&pool), &version(ours)) => Some(ours.clone()),
+            _ => Some(pool),
         }
     }
 

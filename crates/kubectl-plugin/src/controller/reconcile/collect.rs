@@ -75,8 +75,7 @@ impl Reconciler {
     /// By all pools and Nodes, and by this controller, which does not look again at what it saw a moment ago.
     fn used_revisions(&self) -> UsedRevisions {
         let mut used = UsedRevisions::new(&self.client.namespace);
-        for pool in self.pools.state() {
-            let pool = self.newest(&pool);
+        for pool in self.pools.state().iter().filter_map(|pool| self.newest(pool)) {
             used.by_pool(&pool.spec, pool.status.as_ref());
         }
         self.nodes.read(|nodes| nodes.values().for_each(|node| used.by_node(node)));

@@ -5,6 +5,7 @@ mod drain;
 mod expressions;
 mod jitter;
 mod leave;
+mod lost;
 mod promises;
 
 use std::collections::{BTreeMap, BTreeSet};
