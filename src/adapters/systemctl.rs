@@ -31,7 +31,8 @@ impl Units {
         let systemctl = ["/usr/bin/systemctl", "/bin/systemctl"].map(PathBuf::from).into_iter().find(|it| it.exists());
         match systemctl {
             Some(systemctl) if Path::new("/run/systemd/system").exists() => Ok(Self { systemctl }),
-            Some(_) => Err("systemd does not run here (there is no /run/systemd/system)".to_owned()),
+            Some(_) => Err("systemd does not run here (there is no /run/systemd/system): for an image, print the drop-in on a node that runs \
+                 (kubelet-supervisor enable --dry-run), and put it in there".to_owned()),
             None => Err("there is no systemctl here: this is about nodes that systemd runs".to_owned()),
         }
     }

@@ -1,14 +1,13 @@
 //! `check`: a preflight by hand.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use nix::unistd::mkdtemp;
 
-use super::common::{
-    Failure, FlagsOption, KubeletCommand, MergeOption, PolicyOption, UnknownFieldsOption, block_on, local_files,
-};
+use super::common::{Failure, FlagsOption, UnknownFieldsOption, block_on};
+use super::node::{Node, NodeOptions};
 use super::policy;
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::preflight::{self, Candidate, PreflightCommand};
@@ -35,20 +34,16 @@ pub(super) struct Options {
     #[arg(long, value_name = "MINISIG")]
     signature: Option<PathBuf>,
     #[command(flatten)]
-    policy: PolicyOption,
-    #[command(flatten)]
     flags: FlagsOption,
-    #[command(flatten)]
-    merge: MergeOption,
     #[command(flatten)]
     unknown_fields: UnknownFieldsOption,
     #[command(flatten)]
-    kubelet: KubeletCommand,
+    node: NodeOptions,
 }
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
-    let (program, args) = options.kubelet.parse()?;
-    let local = local_files(program.clone(), &args, options.merge.merge, options.policy.path(None));
+    let Node { local, .. } = options.node.node()?;
+    let (program, args) = (local.program.clone(), local.args.clone());
     let (rendered, admission) = match file(&options.file, options.signature.as_deref(), &options.flags, &local)? {
         Ok(found) => found,
         Err(error) => return Ok(told(&error)),
@@ -194,13 +189,11 @@ struct PrivateDir(PathBuf);
 
 impl PrivateDir {
     fn new() -> Result<Self, Failure> {
-        let path = std::env::temp_dir().join(format!("kubelet-supervisor-check-{}", std::process::id()));
-        // It must not exist yet: somebody else's directory is not private.
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(|error| Failure::new(UNKNOWN, format!("{}: {error}", path.display())))?;
-        Ok(Self(path))
+        // A name that nobody can foresee, and so not be there before us.
+        let path = std::env::temp_dir().join("kubelet-supervisor-check-XXXXXX");
+        let made = mkdtemp(&path);
+        let failed = |error| Failure::new(UNKNOWN, format!("{}: {error}; TMPDIR names another place", path.display()));
+        made.map(Self).map_err(failed)
     }
 }
 

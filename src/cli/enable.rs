@@ -89,27 +89,33 @@ impl Enable {
         check_kept(&plan.options)?;
         check_store(&unit::split_command(&plan.options), &kubelet_args(&before), &environment(&before))?;
         let path = Path::new(&plan.path);
+        let mut policy_is_new = false;
         match policy {
             Some(text) if self.dry_run => println!("# {DEFAULT_PATH}\n{text}"),
             // It is there before the first supervisor that it is for.
-            Some(text) => super::policy::install(text)?,
+            Some(text) => policy_is_new = super::policy::install(text)?,
             None => {}
         }
         if self.dry_run {
             println!("# {}\n{}", plan.path, plan.text);
         } else {
             let old = systemctl::read(path)?;
-            if old.as_ref() == Some(&plan.text) {
-                println!("{} is up to date", plan.path);
-                units.reload().await?;
-            } else {
+            let is_new = old.as_ref() != Some(&plan.text);
+            if is_new {
                 systemctl::write(path, &plan.text)?;
-                println!("wrote {}", plan.path);
             }
+            // Nothing is said before: a terminal that is gone must not end it here.
             let after = match in_force(&units, unit, &supervisor).await {
                 Ok(after) => after,
-                Err(why) => return Err(undo(&units, path, old.as_deref(), &why).await),
+                Err(why) => {
+                    let stays = if policy_is_new { format!("; {DEFAULT_PATH} stays") } else { String::new() };
+                    return Err(undo(&units, path, old.as_deref(), &why).await + &stays);
+                }
             };
+            println!(
+                "{}",
+                if is_new { format!("wrote {}", plan.path) } else { format!("{} is up to date", plan.path) }
+            );
             show(&before, &after);
         }
         if self.options.is_empty() && !plan.options.is_empty() {
@@ -139,14 +145,20 @@ async fn disable(unit: &str) -> Result<(), String> {
     let known = units.show(unit).await?;
     let unit = Some(known.get("Id")).filter(|id| !id.is_empty()).unwrap_or(unit);
     let path = unit::drop_in_path(unit);
-    if systemctl::read(Path::new(&path))?.is_none() {
+    let was_there = systemctl::read(Path::new(&path))?.is_some();
+    if was_there {
+        systemctl::remove(Path::new(&path))?;
+    } else if known.get("NeedDaemonReload") != "yes" {
         println!("{path} is not there: nothing to disable");
         return Ok(());
     }
-    systemctl::remove(Path::new(&path))?;
-    println!("removed {path}");
+    // Also where an earlier `disable` got no further than this. Nothing is said before: a terminal that is gone must not end it here.
     units.reload().await?;
     let after = units.show(unit).await?;
+    println!(
+        "{}",
+        if was_there { format!("removed {path}") } else { format!("{path} is gone: systemd read its units again") }
+    );
     show(&known, &after);
     if after.starts("/kubelet-supervisor") {
         println!("note: another file of the unit has the supervisor too: systemctl cat {unit}");

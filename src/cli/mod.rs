@@ -6,6 +6,7 @@ mod control;
 mod effective;
 mod enable;
 mod history;
+mod node;
 mod operate;
 mod policy;
 mod reload;

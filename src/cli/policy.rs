@@ -115,20 +115,23 @@ pub(super) fn chosen(name: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Puts it in its place, unless another one is there.
-pub(super) fn install(text: &str) -> Result<(), String> {
+/// Puts it in its place, unless another one is there; true if there was none.
+pub(super) fn install(text: &str) -> Result<bool, String> {
     let path = Path::new(DEFAULT_PATH);
+    // First: where others may write, they may have put a link in the way.
+    ownership::check(path).map_err(|error| error.to_string())?;
     match systemctl::read(path)? {
-        Some(there) if there == text => println!("{DEFAULT_PATH} is up to date"),
-        Some(_) => {
-            return Err(format!("{DEFAULT_PATH} is there and says something else: edit it, or remove it first"));
+        Some(there) if there == text => {
+            println!("{DEFAULT_PATH} is up to date");
+            Ok(false)
         }
+        Some(_) => Err(format!("{DEFAULT_PATH} is there and says something else: edit it, or remove it first")),
         None => {
             systemctl::write(path, text)?;
             println!("wrote {DEFAULT_PATH}");
+            Ok(true)
         }
     }
-    ownership::check(path).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

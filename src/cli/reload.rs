@@ -25,7 +25,8 @@ pub(super) struct Options {
     #[command(flatten)]
     store: StoreDir,
     /// How long to wait until the new binary has taken over, which it does once the kubelet runs and no change is under way.
-    #[arg(long, default_value = "90s", value_parser = settings::positive, value_name = "DURATION")]
+    // systemd ends an ExecReload after 90 s: what is to be said comes before.
+    #[arg(long, default_value = "80s", value_parser = settings::positive, value_name = "DURATION")]
     timeout: GoDuration,
 }
 

@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::check;
-use super::common::{Failure, FlagsOption, MergeOption, PolicyOption, local_files, parse_kubelet};
+use super::common::{Failure, FlagsOption};
 use super::control::{Output, StoreDir};
 use super::effective::{self, Rendered};
-use super::{policy, run};
+use super::node::{Node, NodeOptions};
+use super::policy;
 use crate::adapters::fsx::GuardedDisk;
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::store::FsStore;
 use crate::daemon::admission::Policy;
-use crate::daemon::{render, settings};
+use crate::daemon::render;
 use crate::machine::model::RenderError;
-use kubelet_config::flags::KubeletArgs;
 use kubelet_config::source::Source;
 
 #[derive(Debug, Args)]
@@ -28,58 +28,14 @@ pub(super) struct Options {
     /// Output format of --effective.
     #[arg(short, long, value_enum, default_value_t, requires = "effective")]
     output: Output,
-    /// The supervisor's directory [default: the kubelet's own --dynamic-config-dir, else /var/lib/kubelet/dynamic-config]
-    #[arg(long, env = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", value_name = "DIR")]
-    dynamic_config_dir: Option<PathBuf>,
-    #[command(flatten)]
-    policy: PolicyOption,
     #[command(flatten)]
     flags: FlagsOption,
     #[command(flatten)]
-    merge: MergeOption,
-    /// The kubelet and its arguments, as kubelet.service has them [default: those of the running supervisor]
-    #[arg(last = true, num_args = 1.., value_name = "KUBELET [ARGS]")]
-    kubelet: Vec<String>,
-}
-
-/// What is rendered for.
-struct Node {
-    local: LocalFiles,
-    store: PathBuf,
-}
-
-impl Options {
-    fn node(&self) -> Result<Node, Failure> {
-        let given = self.dynamic_config_dir.as_deref();
-        if !self.kubelet.is_empty() {
-            let (program, args) = parse_kubelet(&self.kubelet)?;
-            let local = local_files(program, &args, self.merge.merge, self.policy.path(None));
-            return Ok(Node { local, store: settings::store_dir(given, &args) });
-        }
-        let store = settings::store_dir(given, &KubeletArgs::default());
-        let pid = match StoreDir::at(store.clone()).supervisor() {
-            Ok(pid) => pid,
-            Err(unreachable) => {
-                let why = unreachable.unless_refused()?;
-                return Err(Failure::usage(format!(
-                    "no supervisor answers ({why}): give the kubelet's command after --, as kubelet.service has it, or \
-                     --dynamic-config-dir"
-                )));
-            }
-        };
-        let running = run::settings_of(pid).ok_or_else(|| {
-            Failure::usage(format!(
-                "command line and environment of the running supervisor, pid {pid}, cannot be read, or are none of `run`: \
-                 give the kubelet's command after --"
-            ))
-        })?;
-        let policy = self.policy.path(Some(running.policy));
-        Ok(Node { local: local_files(running.program, &running.args, running.merge, policy), store })
-    }
+    node: NodeOptions,
 }
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
-    let Node { local, store } = options.node()?;
+    let Node { local, store } = options.node.node()?;
     let rendered = if let Some(path) = &options.file {
         check::file(path, None, &options.flags, &local)?.and_then(|(configuration, admission)| {
             policy::admitted(&admission)?;

@@ -121,6 +121,22 @@ fn render_shows_what_the_kubelet_gets_and_what_flags_shadow() {
     assert!(rig.status_text(&[]).1.contains("No effect:       maxPods (--max-pods), the command line wins"));
 }
 
+/// A unit's own line has variables, which a shell does not have.
+#[test]
+fn check_takes_the_command_line_of_the_running_supervisor() {
+    let mut rig = Rig::long_trial();
+    rig.args.push("--max-pods=9".to_owned());
+    let path = file(&rig, &configuration("maxPods: 42"));
+    let dir = format!("--dynamic-config-dir={}", rig.at("dynamic").display());
+    let check = || exit_and_output(&supervisor().args(["check", &path, &dir]).output().unwrap());
+    let (code, _, stderr) = check();
+    assert!(code == 64 && stderr.contains("no supervisor answers"), "{code}: {stderr}");
+    rig.up();
+    let (code, stdout, stderr) = check();
+    assert_eq!((code, stdout.as_str()), (0, "valid\n"), "{stderr}");
+    assert!(stderr.contains("maxPods (--max-pods) has no effect, the command line wins"), "{stderr}");
+}
+
 #[test]
 fn render_effective_says_where_each_value_comes_from() {
     let mut rig = Rig::with(Style::V1_36, "1s");

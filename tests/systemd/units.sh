@@ -61,6 +61,11 @@ walk() { # FORM ARGS
     ok "disable: the drop-in is gone" test ! -e $dropin
     ok "disable: the running kubelet is not touched" is "$(kubelet_pids)" "$before"
     ok "disable: again is harmless" kubelet-supervisor disable
+    kubelet-supervisor enable >/dev/null
+    rm $dropin
+    ok "disable: what ended half way is brought to its end" eval 'kubelet-supervisor disable >/tmp/disable && says "^ExecStart=/usr/bin/[a-z]*kube" /tmp/disable && [ "$(property NeedDaemonReload)" = no ]'
+    kubelet-supervisor enable >/dev/null
+    ok "enable, disable: a terminal that is gone ends neither" eval '! kubelet-supervisor disable >/dev/full 2>/dev/null; [ ! -e $dropin ] && [ "$(property NeedDaemonReload)" = no ]'
     ok "plain again: restart" timeout 60 systemctl restart kubelet
     ok "plain again: a bare kubelet runs" until_true 30 eval 'another_kubelet "$before" && [ "$(supervisors)" = 0 ]'
     ok "plain again: with its arguments" grep -qF -- "$args" <(kubelet_args)
