@@ -124,7 +124,7 @@ stage() { # DIR ZSH_DIR
     "$plugin" completion fish >"$shared/fish/vendor_completions.d/$kubectl.fish"
     # As in the repository, so that links between documents work.
     local doc=$shared/doc/$name file
-    for file in README.md LICENSE docs/usage systemd packaging/manifests packaging/gitops packaging/policy packaging/prometheus packaging/grafana; do
+    for file in README.md LICENSE CHANGELOG.md SECURITY.md docs/usage docs/security.md docs/GLOSSARY.md systemd packaging/manifests packaging/gitops packaging/policy packaging/prometheus packaging/grafana; do
         [ ! -e "$file" ] || { install -d "$doc/$(dirname "$file")" && cp -r "$file" "$doc/$file"; }
     done
     install -m 644 "$work/sbom.cdx.json" "$doc/"
@@ -202,8 +202,8 @@ rpm() {
             esac
         done
         # $1: how many of this package there are afterwards.
-        printf '\n%%post\n' && escaped packaging/scripts/common.sh && printf 'if [ "$1" = 1 ]; then installed; else upgraded; fi\n'
-        printf '\n%%preun\n' && escaped packaging/scripts/common.sh && printf '[ "$1" != 0 ] || give_back\n'
+        printf '\n%%post\nset -e\n' && escaped packaging/scripts/common.sh && printf 'if [ "$1" = 1 ]; then installed; else upgraded; fi\n'
+        printf '\n%%preun\nset -e\n' && escaped packaging/scripts/common.sh && printf '[ "$1" != 0 ] || give_back\n'
     } >"$spec"
     rpmbuild -bb --quiet --define "_topdir $work/rpmbuild" --define "stage $stage" --define "package_version $version" --define "level $level" \
         --buildroot "$work/buildroot" --target "$(uname -m)" "$spec" >"$work/rpm.log" 2>&1 || { cat "$work/rpm.log" >&2; die "rpmbuild failed"; }

@@ -7,11 +7,24 @@ store=/var/lib/kubelet/dynamic-config
 
 say() { echo "kubelet-supervisor: $*"; }
 
+# True if an ExecStart of the file has this package's program, behind launchers or by a link. Another binary, such as one
+# in /opt, is not this package's.
+names_program() { # FILE
+    grep -qs kubelet-supervisor "$1" || return 1
+    set -f # words, not patterns
+    for word in $(sed -e ':a' -e '/\\$/{N;s/\\\n/ /;ta' -e '}' "$1" | sed -n 's/^[[:space:]]*ExecStart=[-@:+!]*//p'); do
+        case $word in
+        /*kubelet-supervisor*) if [ "$(readlink -f "$word")" = "$(readlink -f "$program")" ]; then set +f && return 0; fi ;;
+        esac
+    done
+    set +f
+    return 1
+}
+
 # Units that `kubelet-supervisor enable` was called for.
 enabled_units() {
     for file in /etc/systemd/system/*.service.d/90-kubelet-supervisor.conf; do
-        # One that names another binary, such as one in /opt, is not this package's.
-        if [ -e "$file" ] && grep -q "^ExecStart=.*$program " "$file"; then basename "$(dirname "$file")" .d; fi
+        if names_program "$file"; then basename "$(dirname "$file")" .d; fi
     done
 }
 
@@ -37,20 +50,23 @@ upgraded() {
 # Before the binary goes: a unit that names it would have no kubelet after the next boot.
 give_back() {
     ours=90-kubelet-supervisor.conf
-    left=$(grep -lsE "^[[:space:]]*ExecStart=.*$program " /etc/systemd/system/*.service /etc/systemd/system/*.service.d/*.conf \
-        /run/systemd/system/*.service /run/systemd/system/*.service.d/*.conf \
-        /usr/lib/systemd/system/*.service /usr/lib/systemd/system/*.service.d/*.conf | grep -v "^/etc/systemd/system/.*/$ours\$") || true
+    left=
+    for dir in /etc/systemd/system /etc/systemd/system.control /run/systemd/system /usr/local/lib/systemd/system /usr/lib/systemd/system; do
+        for file in "$dir"/*.service "$dir"/*.service.d/*.conf; do
+            case $file in "/etc/systemd/system/"*"/$ours") continue ;; esac
+            if names_program "$file"; then left="$left $file"; fi
+        done
+    done
     if [ -n "$left" ]; then
-        say "not removed: these still name it, and the kubelet would not start any more; change them first:" >&2
-        echo "$left" >&2
+        say "not removed: these still name it, and the kubelet would not start any more; change them first:$left" >&2
         exit 1
     fi
     for unit in $(enabled_units); do
         if ! "$program" disable --unit "$unit"; then
-            # As in an image that is not booted.
-            rm -f "/etc/systemd/system/$unit.d/90-kubelet-supervisor.conf"
+            # As in an image that is not booted. Whatever fails here ends the removal: the unit names the program.
+            rm -f "/etc/systemd/system/$unit.d/$ours"
             rmdir "/etc/systemd/system/$unit.d" 2>/dev/null || true
-            [ ! -d /run/systemd/system ] || systemctl daemon-reload || true
+            [ ! -d /run/systemd/system ] || systemctl daemon-reload
             say "removed the drop-in of $unit"
         fi
     done
@@ -62,7 +78,7 @@ purge_store() {
     [ -d "$store/supervisor" ] || return 0
     if in_use; then
         say "$store is kept: the kubelet runs with files in there until it is restarted (systemctl restart kubelet)"
-        say "afterwards: rm -r $store"
+        say "afterwards: rm -r $store/supervisor"
         return 0
     fi
     rm -rf "$store/supervisor"
@@ -81,5 +97,5 @@ in_use() {
         return 0
     fi
     # The brackets, so that it does not find itself.
-    grep -qs -- "$store/supervisor/[r]endered/" /proc/[0-9]*/cmdline
+    grep -qs -- "$store/supervisor/[c]onfigs/" /proc/[0-9]*/cmdline
 }
