@@ -101,17 +101,6 @@ fuzz() { # SCRIPT
     [ $status != 3 ] || { echo "A new input shows something: see above."; status=0; }
     return $status
 }
-if [ "$mode" = randomized ]; then
-    # Each fault of the core is caught by its law. First, for it builds: while the others' suites run, nobody waits for cargo.
-    step env SIM_MUTANTS=1 cargo test --locked --test simulation
-    step env SIM_TARGET=10000000 cargo test --locked --test simulation
-    step simulate_new_worlds
-    for script in $(scripts Randomized); do
-        step fuzz "$script"
-    done
-    finish
-fi
-
 # Beside the other suites, which mostly wait, at nice 19. With autogroups (sched(7)) that counts within a session alone, so it
 # gets a session of its own, with the same niceness.
 start_randomized() {
@@ -136,6 +125,17 @@ join_randomized() {
     cat "$randomized_log"
     table+=$(printf '%6d s  %-6s  waiting for tests/run.sh randomized' $((SECONDS - begun)) "$result")$'\n'
 }
+
+if [ "$mode" = randomized ]; then
+    # Each fault of the core is caught by its law. First, for it builds: while the others' suites run, nobody waits for cargo.
+    step env SIM_MUTANTS=1 cargo test --locked --test simulation
+    step env SIM_TARGET=10000000 cargo test --locked --test simulation
+    step simulate_new_worlds
+    for script in $(scripts Randomized); do
+        step fuzz "$script"
+    done
+    finish
+fi
 
 step cargo fmt --check
 step shellcheck_scripts
