@@ -5,7 +5,6 @@ mod drain;
 mod expressions;
 mod jitter;
 mod leave;
-mod lost;
 mod promises;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -251,6 +250,18 @@ fn one_vote_is_not_enough_where_two_are_asked_for() {
     assert!(world.status.bad_revisions.is_empty());
     assert_eq!(world.ready(), ("True", "Complete"));
     assert_eq!((world.status.failed, world.status.proven), (1, 8));
+}
+
+#[test]
+fn what_all_nodes_refuse_is_bad_however_many_may() {
+    let mut world = World::new(2, json!({"rollout": {"maxFailures": 3, "maxUnavailable": "100%", "canaries": 0}}));
+    assert_eq!(world.settle().len(), 2);
+    for node in world.nodes.values_mut() {
+        node.progress = Progress::Bad("no".to_owned());
+    }
+    world.settle();
+    assert_eq!((world.status.bad_revisions.len(), &world.status.current_revision), (1, &None));
+    assert_eq!(world.ready().0, "False");
 }
 
 #[test]

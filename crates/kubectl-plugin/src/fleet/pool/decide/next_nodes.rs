@@ -24,6 +24,7 @@ impl<'a> Rollout<'a> {
         most: usize,
     ) -> Vec<NodeAssignment> {
         let ordered = self.in_order(behind);
+        // One that has not finished what it has is unavailable already: it takes no place, and may need this to come back.
         let renderings = self.tried_renderings(target);
         let may_get = |node: &PoolNode| {
             let rendering = renderings.as_ref().and_then(|of| of.get(&node.name)).copied();
@@ -33,23 +34,11 @@ impl<'a> Rollout<'a> {
         let (stuck, others): (Vec<_>, Vec<_>) = ordered
             .into_iter()
             .filter(|node| !node.held && !judges(node) && may_get(node))
-            .partition(|node| self.takes_no_place(node, target, proof));
+            .partition(|node| node.is_in_flight(proof));
         let others = others.into_iter().filter(|node| self.wait(node, target).is_zero());
         let others = self.draining.with_room(others, self.room(target, proof));
         let next = self.members.one_control_plane_at_a_time(stuck.into_iter().chain(others));
         next.take(most).filter_map(|node| NodeAssignment::of(target, node)).collect()
-    }
-
-    /// One that has not finished what it has is unavailable already, and may need this to come back. But of what is new to the
-    /// pool, one that joined takes a place, and one that is not Ready with what all others had has another trouble.
-    fn takes_no_place(&self, node: &PoolNode, target: &RevisionTarget<'_>, proof: Proof) -> bool {
-        let current = self.pool.status.current_revision.as_ref();
-        let is_new = current != Some(&revision_name(&target.reference));
-        let has = |revision: &String| {
-            node.desired.as_ref().is_some_and(|desired| is_of_revision(desired, revision, self.pool.namespace))
-        };
-        let is_lost = !node.ready && current.is_some_and(has);
-        node.is_in_flight(proof) && !(is_new && (is_lost || node.is_young(self.cluster.now)))
     }
 
     /// How long a Node that is well is still left with a bad revision: they do not all go back at once.

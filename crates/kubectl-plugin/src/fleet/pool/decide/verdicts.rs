@@ -20,9 +20,7 @@ impl Rollout<'_> {
         // What all Nodes had is not bad because of one that joined, or that broke since.
         let is_new = status.current_revision.as_ref() != Some(&update);
         let failed = self.failed();
-        // Where all have failed nobody is left who could prove it.
-        let all_failed = !failed.is_empty() && failed.len() == self.members.own.len();
-        if !is_bad && is_new && (all_failed || failed.len() >= self.strategy.max_failures as usize) {
+        if !is_bad && is_new && (self.is_refused_by_all() || failed.len() >= self.strategy.max_failures as usize) {
             self.record_bad(status, failed, String::new());
             return true;
         }
@@ -85,13 +83,17 @@ impl Rollout<'_> {
         })
     }
 
-    /// Every Node has the revision, and none is on its way. A pool without Nodes has its first one for those that come.
+    /// Nobody is left who could prove it.
+    fn is_refused_by_all(&self) -> bool {
+        let Members { own, shared, .. } = self.members;
+        let refuses = |node: &&PoolNode| self.update.is_on(node) && matches!(node.progress, Progress::Bad(_));
+        !own.is_empty() && shared.is_empty() && own.iter().all(refuses)
+    }
+
+    /// Every Node has the revision, and none is on its way.
     fn has_all(&self) -> bool {
         let Members { own, shared, .. } = self.members;
-        let is_first = own.is_empty() && self.pool.status.current_revision.is_none();
-        let is_shown = is_first || own.iter().any(|node| node.is_done(self.strategy.proof));
-        is_shown
-            && shared.is_empty()
+        shared.is_empty()
             && own.iter().all(|node| {
                 self.update.is_on(node) && !node.is_in_flight(self.strategy.proof) && node.cordoned_for().is_none()
             })
