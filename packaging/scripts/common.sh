@@ -7,9 +7,10 @@ store=/var/lib/kubelet/dynamic-config
 
 say() { echo "kubelet-supervisor: $*"; }
 
-# True if an ExecStart of the file has this package's program, behind launchers or by a link. Another binary, such as one
+# True if an ExecStart of the file has this package's program: behind launchers, in a shell's quotes, or by a link. Another binary, such as one
 # in /opt, is not this package's.
 names_program() { # FILE
+    if grep -qsE "^[[:space:]]*ExecStart[[:space:]]*=.*${program}[[:space:]]" "$1"; then return 0; fi
     grep -qs kubelet-supervisor "$1" || return 1
     set -f # words, not patterns
     for word in $(sed -e ':a' -e '/\\$/{N;s/\\\n/ /;ta' -e '}' "$1" | sed -n 's/^[[:space:]]*ExecStart=[-@:+!]*//p'); do
@@ -70,6 +71,10 @@ give_back() {
             say "removed the drop-in of $unit"
         fi
     done
+    # Also what an earlier removal left: systemd knows a unit as it read it last.
+    if [ -d /run/systemd/system ] && systemctl show -p ExecStart '*.service' 2>/dev/null | grep -q "path=$program "; then
+        systemctl daemon-reload
+    fi
 }
 
 # What only a supervisor reads goes. store/ stays where it holds anything: it has the layout of native

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use nix::unistd::mkdtemp;
 
-use super::common::{Failure, FlagsOption, UnknownFieldsOption, block_on};
+use super::common::{Failure, FlagsOption, block_on};
 use super::node::{Node, NodeOptions};
 use super::policy;
 use crate::adapters::local_files::LocalFiles;
@@ -35,14 +35,19 @@ pub(super) struct Options {
     signature: Option<PathBuf>,
     #[command(flatten)]
     flags: FlagsOption,
-    #[command(flatten)]
-    unknown_fields: UnknownFieldsOption,
+    /// Fields that this kubelet's version does not know (also in wrong case), or that stand twice: say so (warn, as the kubelet does), or reject the configuration (refuse) [default: that of the running supervisor, whose command line is taken, else warn]
+    #[arg(long, env = "KUBELET_SUPERVISOR_UNKNOWN_FIELDS", value_name = "warn|refuse")]
+    unknown_fields: Option<UnknownFields>,
     #[command(flatten)]
     node: NodeOptions,
 }
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
-    let Node { local, .. } = options.node.node()?;
+    // Exit code 1 says that FILE is rejected.
+    let unknown =
+        |failure: Failure| Failure { code: if failure.code == REJECTED { UNKNOWN } else { failure.code }, ..failure };
+    let Node { local, unknown_fields, .. } = options.node.node().map_err(unknown)?;
+    let unknown_fields = options.unknown_fields.or(unknown_fields).unwrap_or_default();
     let (program, args) = (local.program.clone(), local.args.clone());
     let (rendered, admission) = match file(&options.file, options.signature.as_deref(), &options.flags, &local)? {
         Ok(found) => found,
@@ -54,7 +59,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     }
     let problems = field_problems(&rendered, &program, &args)?;
     let by_policy = admission.refuses_unknown_fields;
-    if (by_policy || options.unknown_fields.unknown_fields == UnknownFields::Refuse) && !problems.is_empty() {
+    if (by_policy || unknown_fields == UnknownFields::Refuse) && !problems.is_empty() {
         let whom = if by_policy { "the node's policy" } else { "--unknown-fields" };
         return Ok(told(&RenderError::Load(schema::refusal_by(whom, &problems))));
     }

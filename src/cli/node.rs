@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::common::{Failure, MergeOption, PolicyOption, local_files, parse_kubelet};
+use super::common::{Failure, PolicyOption, local_files, parse_kubelet};
 use super::control::StoreDir;
 use super::run;
 use crate::adapters::local_files::LocalFiles;
 use crate::daemon::settings;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::schema::UnknownFields;
+use kubelet_config::source::Merge;
 
 #[derive(Debug, Args)]
 pub(super) struct NodeOptions {
@@ -18,8 +20,9 @@ pub(super) struct NodeOptions {
     dynamic_config_dir: Option<PathBuf>,
     #[command(flatten)]
     policy: PolicyOption,
-    #[command(flatten)]
-    merge: MergeOption,
+    /// How a configuration without the annotation kubelet-supervisor.io/merge is put together with the node's own file: it replaces it, or it is laid over it [default: that of the running supervisor, whose command line is taken, else replace]
+    #[arg(long, env = "KUBELET_SUPERVISOR_MERGE", value_name = "replace|overlay")]
+    merge: Option<Merge>,
     /// The kubelet and its arguments, as kubelet.service has them [default: those of the running supervisor]
     #[arg(last = true, num_args = 1.., value_name = "KUBELET [ARGS]")]
     kubelet: Vec<String>,
@@ -29,6 +32,8 @@ pub(super) struct NodeOptions {
 pub(super) struct Node {
     pub(super) local: LocalFiles,
     pub(super) store: PathBuf,
+    /// Of the running supervisor, whose command line was taken.
+    pub(super) unknown_fields: Option<UnknownFields>,
 }
 
 impl NodeOptions {
@@ -36,8 +41,8 @@ impl NodeOptions {
         let given = self.dynamic_config_dir.as_deref();
         if !self.kubelet.is_empty() {
             let (program, args) = parse_kubelet(&self.kubelet)?;
-            let local = local_files(program, &args, self.merge.merge, self.policy.path(None));
-            return Ok(Node { local, store: settings::store_dir(given, &args) });
+            let local = local_files(program, &args, self.merge.unwrap_or_default(), self.policy.path(None));
+            return Ok(Node { local, store: settings::store_dir(given, &args), unknown_fields: None });
         }
         let store = settings::store_dir(given, &KubeletArgs::default());
         let pid = match StoreDir::at(store.clone()).supervisor() {
@@ -57,6 +62,8 @@ impl NodeOptions {
             ))
         })?;
         let policy = self.policy.path(Some(running.policy));
-        Ok(Node { local: local_files(running.program, &running.args, running.merge, policy), store })
+        let merge = self.merge.unwrap_or(running.merge);
+        let unknown_fields = Some(running.machine.unknown_fields);
+        Ok(Node { local: local_files(running.program, &running.args, merge, policy), store, unknown_fields })
     }
 }

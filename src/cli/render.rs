@@ -35,7 +35,7 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
-    let Node { local, store } = options.node.node()?;
+    let Node { local, store, .. } = options.node.node()?;
     let rendered = if let Some(path) = &options.file {
         check::file(path, None, &options.flags, &local)?.and_then(|(configuration, admission)| {
             policy::admitted(&admission)?;

@@ -128,13 +128,24 @@ fn check_takes_the_command_line_of_the_running_supervisor() {
     rig.args.push("--max-pods=9".to_owned());
     let path = file(&rig, &configuration("maxPods: 42"));
     let dir = format!("--dynamic-config-dir={}", rig.at("dynamic").display());
-    let check = || exit_and_output(&supervisor().args(["check", &path, &dir]).output().unwrap());
-    let (code, _, stderr) = check();
+    let check =
+        |more: &[&str]| exit_and_output(&supervisor().args(["check", &path, &dir]).args(more).output().unwrap());
+    let (code, _, stderr) = check(&[]);
     assert!(code == 64 && stderr.contains("no supervisor answers"), "{code}: {stderr}");
+    rig.option("--unknown-fields", "refuse");
     rig.up();
-    let (code, stdout, stderr) = check();
+    let (code, stdout, stderr) = check(&[]);
     assert_eq!((code, stdout.as_str()), (0, "valid\n"), "{stderr}");
     assert!(stderr.contains("maxPods (--max-pods) has no effect, the command line wins"), "{stderr}");
+    // Its other options as well, where no others are given.
+    file(&rig, &configuration("maxpods: 42"));
+    assert_eq!(check(&[]).0, 1, "refused");
+    assert_eq!(check(&["--unknown-fields=warn"]).0, 0);
+    // What the local file alone would be refused for counts only where it is laid under.
+    rig.local("kubeAPIQPS: -1");
+    file(&rig, &configuration("maxPods: 42"));
+    assert_eq!(check(&[]).0, 0);
+    assert_ne!(check(&["--merge=overlay"]).0, 0);
 }
 
 #[test]
