@@ -101,7 +101,7 @@ fuzz() { # SCRIPT
     [ $status != 3 ] || { echo "A new input shows something: see above."; status=0; }
     return $status
 }
-# Beside the other suites, which mostly wait, at nice 19. With autogroups (sched(7)) that counts within a session alone, so it
+# Beside the slow suites, which mostly wait, at nice 19. With autogroups (sched(7)) that counts within a session alone, so it
 # gets a session of its own, with the same niceness.
 start_randomized() {
     randomized_log=$(mktemp)
@@ -127,9 +127,9 @@ join_randomized() {
 }
 
 if [ "$mode" = randomized ]; then
-    # Each fault of the core is caught by its law. First, for it builds: while the others' suites run, nobody waits for cargo.
-    step env SIM_MUTANTS=1 cargo test --locked --test simulation
     step env SIM_TARGET=10000000 cargo test --locked --test simulation
+    # Each fault of the core is caught by its law. It builds, which others would wait for: by now the real suite runs, for long.
+    step env SIM_MUTANTS=1 cargo test --locked --test simulation
     step simulate_new_worlds
     for script in $(scripts Randomized); do
         step fuzz "$script"
@@ -144,7 +144,6 @@ step cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
 step cargo clippy --locked --quiet --workspace $(printf -- '--test %s ' $slow) -- -D warnings
 step cargo build --locked --quiet --workspace --all-targets
 [ ${#failed[@]} = 0 ] || finish
-[ "$mode" = fast ] || start_randomized
 # The README's first look tells by its exit code whether all went as it says.
 step cargo run --locked --quiet --example demo
 # What `cargo test --workspace` runs, each suite with its summary.
@@ -154,6 +153,7 @@ for script in $(scripts Fast); do
 done
 step deny
 [ "$mode" = everything ] || finish
+start_randomized
 for suite in $slow; do
     step cargo test --locked --workspace --test "$suite"
 done

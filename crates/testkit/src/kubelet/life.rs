@@ -188,8 +188,9 @@ pub fn live(kubelet: Kubelet, config: &Effective, flags: &Flags, knobs: &Knobs, 
     kubelet.info("fs_resource_analyzer.go:64", "Starting FS ResourceAnalyzer");
 
     if let Some((scope, path)) = missing_reserved_cgroup(config) {
-        // The container manager starts with the first successful look at the runtime.
-        std::thread::sleep(Duration::from_millis(50));
+        // The container manager starts with the first successful look at the runtime. What is said by then is read within 100 ms,
+        // and on a busy machine a little later.
+        std::thread::sleep(Duration::from_millis(300));
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let parts: Vec<String> = parts.iter().map(|part| format!("{part:?}")).collect();
         let error = format!(
