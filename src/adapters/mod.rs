@@ -26,3 +26,4 @@ pub mod store;
 pub mod store_thread;
 pub(crate) mod systemctl;
 pub(crate) mod systemd;
+mod tcp_table;

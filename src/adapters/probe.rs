@@ -1,15 +1,24 @@
 //! healthz, asked over plain HTTP.
+//!
+//! Its port is free while the kubelet restarts, and any user may take one above 1023. So an answer counts if whoever listens
+//! there is of the same user as this process, of which the kubelet is a child.
 
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http_body_util::Empty;
 use hyper::Request;
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
+use nix::unistd::geteuid;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
+use super::tcp_table;
 use crate::machine::{Input, Ticket, limits};
 use crate::ports;
 use kubelet_config::rendering::HealthzTarget;
@@ -19,12 +28,14 @@ use kubelet_config::rendering::HealthzTarget;
 pub(crate) struct HealthzProbe {
     inputs: UnboundedSender<Input>,
     asking: Option<JoinHandle<()>>,
+    /// It was said that another user has the port.
+    is_told: Arc<AtomicBool>,
 }
 
 impl HealthzProbe {
     /// A probe that answers into `inputs`.
     pub(crate) fn new(inputs: UnboundedSender<Input>) -> Self {
-        Self { inputs, asking: None }
+        Self { inputs, asking: None, is_told: Arc::default() }
     }
 }
 
@@ -33,16 +44,23 @@ impl ports::Probe for HealthzProbe {
         if let Some(asking) = self.asking.take() {
             asking.abort();
         }
-        let (inputs, target) = (self.inputs.clone(), target.clone());
+        let (inputs, target, is_told) = (self.inputs.clone(), target.clone(), Arc::clone(&self.is_told));
         self.asking = Some(tokio::spawn(async move {
-            let _ = inputs.send(Input::Probed(ticket, ask(&target, limits::PROBE_TIMEOUT).await));
+            let _ = inputs.send(Input::Probed(ticket, ask(&target, limits::PROBE_TIMEOUT, &is_told).await));
         }));
     }
 }
 
-async fn ask(target: &HealthzTarget, limit: Duration) -> bool {
+async fn ask(target: &HealthzTarget, limit: Duration, is_told: &AtomicBool) -> bool {
     let question = async {
         let stream = TcpStream::connect((target.host.as_str(), target.port)).await.ok()?;
+        let server = stream.peer_addr().ok()?;
+        // Before it is asked: whoever took the port cannot leave it to the kubelet and answer all the same.
+        let stranger = tokio::task::spawn_blocking(move || stranger(server)).await.ok()?;
+        tell(server, stranger.as_deref(), is_told);
+        if stranger.is_some() {
+            return Some(false);
+        }
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
         let request = Request::get("/healthz").header("host", "localhost").body(Empty::<Bytes>::new()).ok()?;
         let mut answer = std::pin::pin!(sender.send_request(request));
@@ -54,4 +72,75 @@ async fn ask(target: &HealthzTarget, limit: Duration) -> bool {
         Some(answer.ok()?.status().is_success())
     };
     matches!(tokio::time::timeout(limit, question).await, Ok(Some(true)))
+}
+
+/// Who listens there, if that is not this process' own user. Where the kernel does not say, nobody is a stranger: a kubelet that
+/// answers is not taken for a sick one.
+fn stranger(server: SocketAddr) -> Option<String> {
+    match tcp_table::listening_user(Path::new("/proc"), server).ok()? {
+        Some(user) if user == geteuid().as_raw() => None,
+        Some(user) => Some(format!("user {user}")),
+        None => Some("somebody who has left it".to_owned()),
+    }
+}
+
+fn tell(server: SocketAddr, stranger: Option<&str>, is_told: &AtomicBool) {
+    let was_told = is_told.swap(stranger.is_some(), Ordering::Relaxed);
+    if let Some(stranger) = stranger
+        && !was_told
+    {
+        tracing::warn!(
+            "{server}, the kubelet's healthz, is held by {stranger}: no answer from there counts. `ss -ltnp 'sport = :{}'` \
+             names the process; once it is gone the kubelet takes the port within 5 s",
+            server.port()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::unistd::{Uid, setfsuid};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// A server that says 200 to each question, of this user; none: of this process'.
+    fn healthy(user: Option<u32>) -> HealthzTarget {
+        // A socket is the user's by whom its thread makes files.
+        let own = user.map(|user| setfsuid(Uid::from_raw(user)));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0");
+        own.map(setfsuid);
+        let listener = listener.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            listener.set_nonblocking(true).unwrap();
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.read(&mut [0; 512]).await;
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+            }
+        });
+        HealthzTarget { host: address.ip().to_string(), port: address.port() }
+    }
+
+    #[tokio::test]
+    async fn only_the_kubelets_user_speaks_for_it() {
+        let limit = Duration::from_secs(30);
+        assert!(ask(&healthy(None), limit, &AtomicBool::default()).await);
+        if !geteuid().is_root() {
+            println!("SKIPPED: only root can be two users");
+            return;
+        }
+        let is_told = AtomicBool::default();
+        assert!(!ask(&healthy(Some(65534)), limit, &is_told).await);
+        assert!(is_told.load(Ordering::Relaxed));
+    }
+
+    #[tokio::test]
+    async fn nobody_answers() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let target = HealthzTarget { host: free.ip().to_string(), port: free.port() };
+        assert!(!ask(&target, Duration::from_secs(30), &AtomicBool::default()).await);
+        assert_eq!(stranger(free).as_deref(), Some("somebody who has left it"));
+    }
 }

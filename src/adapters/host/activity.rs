@@ -12,21 +12,14 @@
 //! internal/tmpdir, v5): that is by its source, and was not tried.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::Read as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 
+use crate::adapters::tcp_table::{ESTABLISHED, LISTEN, Socket, table};
 use crate::machine::evidence::Activity;
 
-/// Nothing is known of a process with more open files, or of longer tables (of some 100,000 sockets): each entry costs the
-/// kernel a microsecond or more, every second.
+/// Nothing is known of a process with more open files: each costs the kernel a microsecond or more, every second.
 const MAX_FILES: usize = 1 << 16;
-const MAX_TABLE: u64 = 16 << 20;
-
-/// Socket states in /proc/net/tcp (include/net/tcp_states.h, Linux 6.1).
-const ESTABLISHED: u8 = 0x01;
-const LISTEN: u8 = 0x0A;
 
 /// Counts the streams of the kubelet with this process id, and the downloads of the runtime with that one; `proc`: /proc.
 pub(super) fn observe(proc: &Path, kubelet: u32, runtime: Option<u32>) -> Activity {
@@ -60,47 +53,6 @@ fn open_files(proc: &Path, pid: u32) -> Option<Vec<String>> {
 /// The inodes of sockets among open files.
 fn sockets(files: &[String]) -> HashSet<u64> {
     files.iter().filter_map(|file| file.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).collect()
-}
-
-/// A socket in the kernel's table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Socket {
-    local: SocketAddr,
-    remote: SocketAddr,
-    state: u8,
-    inode: u64,
-}
-
-/// The table of the network that this process is in.
-fn table(proc: &Path, pid: u32, name: &str) -> Option<Vec<Socket>> {
-    let mut text = String::new();
-    let file = File::open(proc.join(format!("{pid}/net/{name}"))).ok()?;
-    let read = file.take(MAX_TABLE).read_to_string(&mut text).ok()?;
-    ((read as u64) < MAX_TABLE).then(|| text.lines().filter_map(socket).collect())
-}
-
-/// A line of it (`get_tcp4_sock`, net/ipv4/tcp_ipv4.c, Linux 6.1): number, local and remote address, state, ..., inode.
-fn socket(line: &str) -> Option<Socket> {
-    let fields: Vec<&str> = line.split_whitespace().take(10).collect();
-    let [_, local, remote, state, .., inode] = fields[..] else { return None };
-    let (local, remote, inode) = (address(local)?, address(remote)?, inode.parse().ok()?);
-    Some(Socket { local, remote, state: u8::from_str_radix(state, 16).ok()?, inode })
-}
-
-/// `0100007F:1F90`: words of the address in the byte order of the machine, and the port. What IPv6 has of an IPv4 address is
-/// that address.
-fn address(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text.split_once(':')?;
-    let word = |at: usize| Some(u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
-    let ip = match ip.len() {
-        8 => IpAddr::V4(Ipv4Addr::from(word(0)?)),
-        32 => {
-            let words = [word(0)?, word(8)?, word(16)?, word(24)?].concat();
-            IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(words).ok()?)).to_canonical()
-        }
-        _ => return None,
-    };
-    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
 
 /// Connections of the kubelet to the streaming server; `None` if it cannot be known where that is.
@@ -141,29 +93,8 @@ mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
 
-    #[test]
-    fn the_kernels_table() {
-        let line = "   1: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 4711 1 0000000000000000 20";
-        let found = socket(line).unwrap();
-        if cfg!(target_endian = "little") {
-            assert_eq!(
-                (found.local, found.remote),
-                ("127.0.0.1:8080".parse().unwrap(), "127.0.0.1:50000".parse().unwrap())
-            );
-        }
-        assert_eq!((found.state, found.inode), (ESTABLISHED, 4711));
-        for odd in ["", "  sl  local_address rem_address   st", "1: x:1 y:2 01 0 0 0 0 0 1", "1: 0:0"] {
-            assert_eq!(socket(odd), None, "{odd}");
-        }
-        if cfg!(target_endian = "little") {
-            let mapped = address("0000000000000000FFFF00000100007F:0050");
-            assert_eq!(mapped, Some("127.0.0.1:80".parse().unwrap()));
-            assert_eq!(address("00000000000000000000000001000000:0050"), Some("[::1]:80".parse().unwrap()));
-        }
-    }
-
     fn link(local: &str, remote: &str, state: u8, inode: u64) -> Socket {
-        Socket { local: local.parse().unwrap(), remote: remote.parse().unwrap(), state, inode }
+        Socket { local: local.parse().unwrap(), remote: remote.parse().unwrap(), state, uid: 0, inode }
     }
 
     #[test]
