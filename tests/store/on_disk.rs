@@ -1,5 +1,5 @@
-//! What released versions wrote is read by this one. The files are in `tests/fixtures/on-disk`, a directory for each
-//! version; a name that a rename changed fails here.
+//! What earlier versions wrote is read by this one. The files are in `tests/fixtures/on-disk`, a directory for each
+//! format; a name that a rename changed fails here.
 
 mod expected;
 mod golden;
@@ -34,8 +34,8 @@ fn records(state: RecordFile, assigned: u32, last_known_good: u32) -> Records {
 }
 
 #[test]
-fn state_json_of_0_1_0() {
-    let state = || state_file("0.1.0/tree/supervisor/state.json");
+fn state_json_of_format_1() {
+    let state = || state_file("format-1/tree/supervisor/state.json");
     assert!(matches!(state(), RecordFile::Version1(_)));
     assert_eq!(records(state(), 2, 1), full());
     // What it holds beside the attempt counts if that is what is assigned.
@@ -47,13 +47,14 @@ fn state_json_of_0_1_0() {
     assert_eq!(records(state(), 1, 1).phase, Phase::Settled);
     assert_eq!(records(state(), 9, 1).phase, Phase::Trial(Attempt::new(named(9))), "assigned by somebody else");
     assert_eq!(records(state(), 4, 1).phase, Phase::Settled, "it is bad");
-    let unconfirmed = text("0.1.0/tree/supervisor/state.json").replace("\"confirmed\": true", "\"confirmed\": false");
+    let unconfirmed =
+        text("format-1/tree/supervisor/state.json").replace("\"confirmed\": true", "\"confirmed\": false");
     assert_eq!(
         records(Records::decode(&unconfirmed), 2, 1).phase,
         Phase::AwaitingConfirmation(Attempt { confirmed: false, ..attempt() }, confirmation_wait())
     );
     let empty = Records { assigned: Some(named(1)), last_known_good: Some(named(1)), ..Records::default() };
-    assert_eq!(records(state_file("0.1.0/state/empty.json"), 1, 1), empty);
+    assert_eq!(records(state_file("format-1/state/empty.json"), 1, 1), empty);
     let of_signal = |signal| (Failure::Signal(signal), Some(SIGNALS.into()));
     for (name, (failure, baseline)) in [
         ("exit-before-ready", (Failure::ExitBeforeReady, Some(SIGNALS.into()))),
@@ -65,7 +66,7 @@ fn state_json_of_0_1_0() {
         ("lease", of_signal(Signal::Lease)),
         ("api-server", of_signal(Signal::ApiServer)),
     ] {
-        let records = records(state_file(&format!("0.1.0/state/{name}.json")), 3, 1);
+        let records = records(state_file(&format!("format-1/state/{name}.json")), 3, 1);
         let tested = Attempt { baseline, ..Attempt::new(named(3)) };
         assert_eq!(records.phase, Phase::ControlTest(tested, failure), "{name}");
         assert_eq!(records.pin, Some(Pin { version: None }), "{name}");
@@ -73,10 +74,10 @@ fn state_json_of_0_1_0() {
 }
 
 #[test]
-fn the_store_of_0_1_0() {
+fn the_store_of_format_1() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("tree");
-    copy(&fixture("0.1.0/tree"), &root);
+    copy(&fixture("format-1/tree"), &root);
     let mut store = FsStore::new(RealDisk, &root);
     let stored = store.load();
     assert_eq!((&stored.assigned, &stored.last_known_good), (&Ok(Some(source(2))), &Ok(Some(source(1)))));
@@ -87,7 +88,7 @@ fn the_store_of_0_1_0() {
         let Source { reference, resource_version, uid } = source(n);
         let seal = format!("supervisor/seals/{uid}/{resource_version}.json");
         let decode = |text: &str| serde_json::from_str::<CheckpointMetadata>(text);
-        let golden = text(&format!("0.1.0/tree/{seal}"));
+        let golden = text(&format!("format-1/tree/{seal}"));
         let sealed = read(&golden, decode, |seal| serde_json::to_string(seal).unwrap());
         let sum = "b2ad488f136a6ca51405f59f87615f9ea7017dcce4bafe7cbdfaec933ebc60b2";
         assert_eq!((sealed.sha256.len(), sealed.sha256["kubelet"].as_str()), (2, sum));
@@ -108,7 +109,7 @@ fn the_store_of_0_1_0() {
     let mut next = FsStore::new(RealDisk, &root);
     assert_eq!(next.load().state, RecordFile::Read(Box::new(full())));
     for (name, n) in [("assigned", 2), ("last-known-good", 1)] {
-        let golden = text(&format!("0.1.0/tree/store/meta/{name}"));
+        let golden = text(&format!("format-1/tree/store/meta/{name}"));
         assert_eq!(meta::encode(Some(&source(n))), golden);
         assert_eq!(fs::read_to_string(root.join("store/meta").join(name)).unwrap(), golden);
     }
@@ -127,7 +128,7 @@ fn state_json_of_0_2_0() {
         ("control-test", Phase::ControlTest(full_attempt(), Failure::Signal(Signal::ApiServer))),
         ("retry-later", Phase::RetryLater(full_attempt(), "last known good failed alike".to_owned())),
     ] {
-        let (expected, golden) = (full_records(phase), format!("0.2.0/state/{name}.json"));
+        let (expected, golden) = (full_records(phase), format!("format-2/state/{name}.json"));
         assert_eq!(state_file(&golden), RecordFile::Read(Box::new(expected.clone())), "{name}");
         assert_within(&value(&text(&golden)), &value(&expected.encode()), name);
     }
@@ -137,7 +138,7 @@ fn state_json_of_0_2_0() {
 fn the_store_of_0_2_0() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("tree");
-    copy(&fixture("0.2.0/tree"), &root);
+    copy(&fixture("format-2/tree"), &root);
     let mut store = FsStore::new(RealDisk, &root);
     let stored = store.load();
     assert_eq!((&stored.assigned, &stored.last_known_good), (&Ok(Some(source(2))), &Ok(Some(source(1)))));
@@ -195,10 +196,10 @@ fn history() {
         },
         HistoryEntry { kubelet_version: String::new(), ..entry(4, "KubeletConfigChanged", "local", None) },
     ];
-    assert_eq!(entries("0.1.0/tree/supervisor/history.1.jsonl"), expected[..1]);
-    assert_eq!(entries("0.1.0/tree/supervisor/history.jsonl"), expected[1..]);
+    assert_eq!(entries("format-1/tree/supervisor/history.1.jsonl"), expected[..1]);
+    assert_eq!(entries("format-1/tree/supervisor/history.jsonl"), expected[1..]);
     let dir = tempfile::tempdir().unwrap();
-    copy(&fixture("0.1.0/tree"), dir.path());
+    copy(&fixture("format-1/tree"), dir.path());
     let mut store = FsStore::new(RealDisk, dir.path());
     assert_eq!(store.history(), expected);
     assert_eq!(store.unreported(), expected[3..], "two are reported, one is local");
@@ -210,10 +211,10 @@ fn state_files_of_policies() {
     for interrupted in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let (root, kubelet) = (dir.path().join("tree"), dir.path().join("kubelet"));
-        copy(&fixture("0.1.0/tree"), &root);
+        copy(&fixture("format-1/tree"), &root);
         let home = root.join("supervisor/state-files");
         if interrupted {
-            fs::copy(fixture("0.1.0/owner-dirty.json"), home.join("owner.json")).unwrap();
+            fs::copy(fixture("format-1/owner-dirty.json"), home.join("owner.json")).unwrap();
         }
         fs::create_dir(&kubelet).unwrap();
         fs::write(kubelet.join("cpu_manager_state"), "of memory=Static").unwrap();
@@ -230,11 +231,11 @@ fn state_files_of_policies() {
 }
 
 #[test]
-fn a_real_one_of_0_1_0() {
+fn a_real_one_of_format_1() {
     let dir = tempfile::tempdir().unwrap();
-    copy(&fixture("0.1.0/real/tree"), dir.path());
+    copy(&fixture("format-1/real/tree"), dir.path());
     let mut store = FsStore::new(RealDisk, dir.path());
-    assert!(matches!(state_file("0.1.0/real/tree/supervisor/state.json"), RecordFile::Version1(_)));
+    assert!(matches!(state_file("format-1/real/tree/supervisor/state.json"), RecordFile::Version1(_)));
     let (records, refused) = store.load().into_records();
     assert_eq!(refused, None);
     let name = |source: &Source| format!("{} {}", source.reference.name, source.resource_version);
@@ -249,6 +250,6 @@ fn a_real_one_of_0_1_0() {
     assert_eq!(bad, [("b 11".to_owned(), exits, 4), ("i 21".to_owned(), BadReason::Rejected, 4)]);
     assert_eq!((records.frozen, records.accepted.len(), records.proven.len()), (true, 4, 1));
     assert_eq!(records.retried.as_deref(), Some("2027-01-15T06:00:00Z"));
-    assert_eq!(entries("0.1.0/real/tree/supervisor/history.jsonl"), store.history());
+    assert_eq!(entries("format-1/real/tree/supervisor/history.jsonl"), store.history());
     assert_eq!(store.history().len(), 10);
 }

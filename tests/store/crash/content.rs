@@ -212,7 +212,7 @@ fn what_nobody_needs_is_removed() {
     for dir in [&rendered, &leftover] {
         use kubelet_supervisor::adapters::fsx::Disk as _;
         disk.make_dir(dir, 0o700).unwrap();
-        disk.poke(&dir.join("kubelet"), b"of 0.1.0");
+        disk.poke(&dir.join("kubelet"), b"of before");
     }
     store.collect(&[source(2)].into(), &[digest(1)].into()).unwrap();
     assert_eq!([source(1), source(2), other.clone()].map(|source| store.open(&source).is_ok()), [false, true, false]);

@@ -85,7 +85,7 @@ pub fn confirmation_wait() -> ConfirmationWait {
     ConfirmationWait { boot_id, until: 1800, left: 850, wall: 1_800_001_800 }
 }
 
-/// All that 0.1.0 could know of an attempt.
+/// All that format 1 could know of an attempt.
 pub fn attempt() -> Attempt {
     Attempt {
         tries: 2,
@@ -143,7 +143,7 @@ pub fn bad_versions() -> Vec<BadVersion> {
     vec![exited, rejected]
 }
 
-/// What 0.1.0 has on record, with native's records.
+/// What format 1 has on record, with native's records.
 pub fn full() -> Records {
     Records {
         assigned: Some(named(2)),
@@ -181,7 +181,7 @@ pub fn run() -> Run {
         healthy_since: Some(at(4)),
         was_up: true,
         heartbeat: "2027-01-15T07:59:00Z".to_owned(),
-        // 0.1.0 kept two fields of their own for healthz.
+        // Format 1 kept two fields of their own for healthz.
         good: SIGNALS.into_iter().zip((11..).map(at)).chain([(Signal::Healthz, at(5))]).collect(),
         bad: SIGNALS.into_iter().zip((21..).map(at)).chain([(Signal::Healthz, at(6))]).collect(),
         was_answered: true,

@@ -10,7 +10,7 @@ use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::records::{RecordFile, Records};
 use serde_json::{Value, json};
 
-/// A file of one version, such as `0.1.0/owner-dirty.json`.
+/// A file of one version, such as `format-1/owner-dirty.json`.
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/on-disk").join(name)
 }

@@ -1,4 +1,4 @@
-//! What a supervisor of 0.1.0 hands over to this one.
+//! What a supervisor of format 1 hands over to this one.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::golden::document;
 
 #[test]
 fn handover_in_full() {
-    let (document, handover) = document("0.1.0/handover/full.json");
+    let (document, handover) = document("format-1/handover/full.json");
     assert_eq!((document.pid, document.notify, document.lock), (4711, Some(9), Some(10)));
     assert_eq!(document.notify_name, "kubelet-supervisor-1-2");
     assert_eq!(document.relays, [(11, vec!["I0115 one".to_owned(), "E0115 two".to_owned()]), (12, Vec::new())]);
@@ -41,7 +41,7 @@ fn handover_variants() {
         ("invalid", Some((SyncError::Internal, "no room"))),
         ("all-nil", all_nil),
     ] {
-        let (document, handover) = document(&format!("0.1.0/handover/{name}.json"));
+        let (document, handover) = document(&format!("format-1/handover/{name}.json"));
         assert_eq!(
             (document.pid, document.notify, document.lock, document.service.ready),
             (4711, None, None, false),
@@ -56,7 +56,7 @@ fn handover_variants() {
 
 #[test]
 fn a_real_handover() {
-    let (document, handover) = document("0.1.0/real/handover.json");
+    let (document, handover) = document("format-1/real/handover.json");
     assert_eq!((document.service.ready, document.relays.len(), document.notify.is_some()), (true, 1, true));
     let state = handover.state().unwrap();
     let active = state.active().unwrap();
