@@ -174,13 +174,16 @@ pub fn can_take_over(text: &str) -> Result<(), String> {
 /// A listener that may be bound later than the supervisor begins.
 pub type SharedListener = Arc<OnceLock<OwnedFd>>;
 
+/// The store's lock, which may be had later than the supervisor begins.
+pub type SharedLock = Arc<OnceLock<File>>;
+
 /// Replaces this process by the installed binary.
 #[derive(Debug)]
 pub struct SelfExec {
     /// The kubelet's notify socket, and its name.
     pub notify: Option<(OwnedFd, String)>,
-    /// The store's lock, where there is one.
-    pub lock: Option<File>,
+    /// The store's lock, once there is one.
+    pub lock: SharedLock,
     /// The listener for metrics, once there is one.
     pub listener: SharedListener,
     /// The daemon's queue.
@@ -226,14 +229,14 @@ impl SelfExec {
             pid,
             notify: notify.map(|(fd, _)| fd.as_raw_fd()),
             notify_name: notify.map(|(_, name)| name.clone()).unwrap_or_default(),
-            lock: self.lock.as_ref().map(File::as_raw_fd),
+            lock: self.lock.get().map(File::as_raw_fd),
             listener: self.listener.get().map(AsRawFd::as_raw_fd),
             relays: relays.iter().map(|relay| (relay.reader().as_raw_fd(), relay.log_tail())).collect(),
             service,
         };
         notify_reloading(true);
         let mut kept: Vec<BorrowedFd<'_>> = relays.iter().map(|relay| relay.reader()).collect();
-        kept.extend(notify.map(|(fd, _)| fd.as_fd()).into_iter().chain(self.lock.as_ref().map(|file| file.as_fd())));
+        kept.extend(notify.map(|(fd, _)| fd.as_fd()).into_iter().chain(self.lock.get().map(|file| file.as_fd())));
         kept.extend(self.listener.get().map(|fd| fd.as_fd()));
         let cause = exec_keeping(&program, &document, &kept);
         for fd in kept {

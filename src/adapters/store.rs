@@ -140,7 +140,10 @@ impl<D: Disk> FsStore<D> {
     }
 
     /// The history, oldest first.
-    pub fn history(&self) -> Vec<HistoryEntry> {
+    ///
+    /// # Errors
+    /// A file of it cannot be read.
+    pub fn history(&self) -> Result<Vec<HistoryEntry>, StoreError> {
         history::entries(&self.disk, &self.root.join("supervisor"))
     }
 

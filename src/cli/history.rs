@@ -39,7 +39,8 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let dir = options.store.require("")?;
-    let mut entries = FsStore::new(GuardedDisk::new(&dir), &dir).history();
+    let entries = FsStore::new(GuardedDisk::new(&dir), &dir).history();
+    let mut entries = entries.map_err(|error| Failure::new(1, format!("the history cannot be read: {error}")))?;
     if let Some(number) = options.number.and_then(|number| usize::try_from(number).ok()) {
         entries.drain(..entries.len().saturating_sub(number));
     }

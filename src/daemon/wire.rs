@@ -1,10 +1,10 @@
 //! The only place that names concrete adapters and hands them to the loop.
 
-use crate::machine::status as node_status;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -32,16 +32,20 @@ use crate::adapters::policy::PolicyFile;
 use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid};
-use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, SharedListener, StartMode};
+use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, SharedListener, SharedLock, StartMode};
 use crate::adapters::source_dir::{self, SourceDir};
 use crate::adapters::stderr_relay::StderrRelay;
 use crate::adapters::store::FsStore;
 use crate::adapters::store_thread::StoreThread;
 use crate::adapters::systemd::Systemd;
+use crate::machine::status as node_status;
 use crate::machine::{Counter, Input, Level, State, StoreRequest, Ticket, limits};
 use crate::ports;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::ConfigMapRef;
+
+/// Between attempts to have the control socket: each costs some system calls.
+const SOCKET_RETRY: Duration = Duration::from_secs(5);
 
 /// The supervisor's ports, all real.
 struct RealPorts {
@@ -204,7 +208,9 @@ fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: Option<
         notify = inherited.notify.take();
     }
     let (notify, ready) = notify_socket(&settings, notify, inherited.is_some(), &child, &inputs);
-    let self_exec = SelfExec { notify, lock, listener: SharedListener::default(), inputs: inputs.clone() };
+    let lock = lock.map_or_else(SharedLock::default, |lock| Arc::new(OnceLock::from(lock)));
+    let self_exec =
+        SelfExec { notify, lock: lock.clone(), listener: SharedListener::default(), inputs: inputs.clone() };
 
     let metrics = Metrics::new();
     let endpoints = Endpoints::new(metrics.clone());
@@ -213,7 +219,7 @@ fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: Option<
         let before = inherited.as_mut().and_then(|inherited| inherited.listener.take());
         http::serve_tcp(address, before, endpoints.clone(), self_exec.listener.clone());
     }
-    serve_commands(&settings, &endpoints, &commands);
+    serve_commands(&settings, &endpoints, &commands, lock);
     file_watch::store(&settings.dir, inputs.clone());
     file_watch::local_files(&settings.args, inputs.clone());
     file_watch::policy(&settings.policy, inputs.clone());
@@ -390,18 +396,51 @@ fn root_dir(settings: &Settings) -> std::path::PathBuf {
     settings.args.last("root-dir").unwrap_or("/var/lib/kubelet").into()
 }
 
-fn serve_commands(settings: &Settings, endpoints: &Endpoints, commands: &CommandQueue) {
-    let (socket, endpoints, commands) =
-        (settings.dir.join("supervisor/control.sock"), endpoints.clone(), commands.clone());
-    // It lies on a disk that may stall; the kubelet does not wait for it.
+/// Takes operators' commands, with the lock of the store: a verb that finds no socket writes to a store that nobody has locked.
+/// What is not to be had now, such as on a disk that is full or read-only, is tried again.
+fn serve_commands(settings: &Settings, endpoints: &Endpoints, commands: &CommandQueue, lock: SharedLock) {
+    let (dir, endpoints, commands) = (settings.dir.clone(), endpoints.clone(), commands.clone());
+    let socket = dir.join("supervisor/control.sock");
+    // They lie on a disk that may stall; the kubelet does not wait for it.
     tokio::spawn(async move {
-        if let Err(error) = http::serve_unix(socket.clone(), endpoints, commands).await {
-            tracing::warn!(
-                "`status` will only see the store, and operators' commands cannot be taken: {}: {error}",
-                socket.display()
-            );
+        let mut is_told = false;
+        loop {
+            let served = match locked_late(&dir, &lock).await {
+                Ok(()) => http::serve_unix(socket.clone(), endpoints.clone(), commands.clone()).await,
+                Err(why) => Err(std::io::Error::other(why)),
+            };
+            match served {
+                Ok(()) => break,
+                Err(error) if !is_told => tracing::warn!(
+                    "`status` will only see the store, and operators' commands cannot be taken: {}: {error}; it is tried again",
+                    socket.display()
+                ),
+                Err(_) => {}
+            }
+            is_told = true;
+            tokio::time::sleep(SOCKET_RETRY).await;
+        }
+        if is_told {
+            tracing::info!("operators' commands are taken on {}", socket.display());
         }
     });
+}
+
+/// Locks the store, where that could not be done at the start.
+async fn locked_late(dir: &Path, lock: &SharedLock) -> Result<(), String> {
+    if lock.get().is_some() {
+        return Ok(());
+    }
+    match lock::take_within(dir.to_owned(), limits::LOAD_DEADLINE).await {
+        Lock::Held(file) => {
+            let _ = lock.set(file);
+            Ok(())
+        }
+        // By an answer of the disk that came too late to be waited for.
+        Lock::Taken(pid) if pid == std::process::id().to_string() => Ok(()),
+        Lock::Taken(pid) => Err(format!("the store is in use by process {pid}")),
+        Lock::Unavailable(why) => Err(why),
+    }
 }
 
 fn cluster(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Metrics) -> Box<dyn ports::Cluster> {

@@ -48,13 +48,13 @@ fn older(dir: &Path) -> PathBuf {
     dir.join("history.1.jsonl")
 }
 
-/// All entries that can be read, oldest first.
-pub(super) fn entries<D: Disk>(disk: &D, dir: &Path) -> Vec<HistoryEntry> {
+/// All entries, oldest first; lines that are none are left out.
+pub(super) fn entries<D: Disk>(disk: &D, dir: &Path) -> Result<Vec<HistoryEntry>, StoreError> {
     let mut found = Vec::new();
     for path in [older(dir), current(dir)] {
-        found.extend(parse(&disk.read(&path, READ_LIMIT).unwrap_or_default()));
+        found.extend(parse(&read(disk, &path).map_err(|error| StoreError::disk(&path, error))?));
     }
-    found
+    Ok(found)
 }
 
 /// The lines that are entries; a number is never 0.
@@ -142,7 +142,7 @@ impl History {
     /// What the API server may lack, oldest first.
     pub(super) fn unreported<D: Disk>(&mut self, disk: &D, dir: &Path) -> Vec<HistoryEntry> {
         let known = self.last_reported(disk, dir);
-        let mut found = entries(disk, dir);
+        let mut found = entries(disk, dir).unwrap_or_default();
         found.retain(|entry| !entry.local && entry.number > known);
         found.split_off(found.len().saturating_sub(RESEND))
     }
