@@ -99,6 +99,16 @@ async fn the_lease_as_it_stands() {
     assert_eq!(bench.lease().await, LeaseObservation::Absent);
 }
 
+/// It is busy, whichever request it said so to: one that is held back for that shows no lost API server.
+#[tokio::test]
+async fn a_server_that_asks_to_wait_is_not_out_of_reach() {
+    let mut bench = Bench::connected().await;
+    bench.server.faults().push(Fault::once(Verb::List, "/pods", FaultKind::Throttle(60)));
+    assert_eq!(bench.pods().await, None);
+    let LeaseObservation::Busy(why) = bench.lease().await else { panic!("it answered, and asked to wait") };
+    assert!(why.contains("Retry-After"), "{why}");
+}
+
 #[tokio::test]
 async fn each_query_has_one_answer_whatever_the_server_does() {
     let mut bench = Bench::connected().await;

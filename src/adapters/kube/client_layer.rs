@@ -36,21 +36,34 @@ const REQUEST_BURST: u32 = 100;
 #[derive(Clone, Debug)]
 pub struct ClientLayer {
     metrics: Metrics,
-    auth_failure: Arc<AuthFailureSignal>,
+    signals: Arc<ClientSignals>,
     origin: CredentialOrigin,
 }
 
-/// Raised when a request failed in a way that other credentials may mend.
+/// What answers say that is of no single request.
 #[derive(Debug, Default)]
-pub struct AuthFailureSignal {
+pub struct ClientSignals {
     refused: AtomicBool,
-    raised: Notify,
+    failed: Notify,
+    held_until: Mutex<Option<Instant>>,
 }
 
-impl AuthFailureSignal {
-    /// Waits for the next time. Cancel-safe; a signal that came meanwhile counts.
-    pub(crate) async fn raised(&self) {
-        self.raised.notified().await;
+impl ClientSignals {
+    /// Waits for the next request that fails in a way that other credentials may mend. Cancel-safe; one that failed meanwhile
+    /// counts.
+    pub(crate) async fn auth_failure(&self) {
+        self.failed.notified().await;
+    }
+
+    /// The API server has asked for no more requests until then.
+    pub(crate) fn held_until(&self) -> Option<Instant> {
+        self.held_until.lock().ok().and_then(|until| *until).filter(|until| *until > Instant::now())
+    }
+
+    fn hold(&self, pause: Duration) {
+        if let Ok(mut until) = self.held_until.lock() {
+            *until = Some(Instant::now() + pause);
+        }
     }
 
     /// True once the API server has answered 401.
@@ -63,7 +76,7 @@ impl ClientLayer {
     /// Requests are counted in `metrics`.
     #[must_use]
     pub fn new(metrics: Metrics) -> Self {
-        Self { metrics, auth_failure: Arc::default(), origin: CredentialOrigin::default() }
+        Self { metrics, signals: Arc::default(), origin: CredentialOrigin::default() }
     }
 
     /// Errors name this.
@@ -72,10 +85,10 @@ impl ClientLayer {
         Self { origin, ..self }
     }
 
-    /// Raised by the requests of this layer's client.
+    /// Of the requests of this layer's client.
     #[must_use]
-    pub(crate) fn auth_failure(&self) -> Arc<AuthFailureSignal> {
-        Arc::clone(&self.auth_failure)
+    pub(crate) fn signals(&self) -> Arc<ClientSignals> {
+        Arc::clone(&self.signals)
     }
 }
 
@@ -84,7 +97,7 @@ impl<S> Layer<S> for ClientLayer {
 
     fn layer(&self, inner: S) -> ClientService<S> {
         let limiter = RateLimiter::new(REQUEST_INTERVAL, REQUEST_BURST);
-        ClientService { inner, layer: self.clone(), held_until: Arc::default(), limiter, pause: None }
+        ClientService { inner, layer: self.clone(), limiter, pause: None }
     }
 }
 
@@ -93,8 +106,6 @@ impl<S> Layer<S> for ClientLayer {
 pub struct ClientService<S> {
     inner: S,
     layer: ClientLayer,
-    /// Set by an answer, taken up by the next request.
-    held_until: Arc<Mutex<Option<Instant>>>,
     limiter: RateLimiter,
     pause: Option<Pin<Box<Sleep>>>,
 }
@@ -112,7 +123,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        let held = self.held_until.lock().ok().and_then(|mut held| held.take());
+        let held = self.layer.signals.held_until();
         let paced = Some(self.limiter.next_at()).filter(|at| self.pause.is_none() && *at > Instant::now());
         if let Some(until) = held.max(paced) {
             self.pause = Some(Box::pin(tokio::time::sleep_until(until)));
@@ -129,8 +140,7 @@ where
         let (part, limit) = body_limit(&request);
         let what = format!("{} {}", request.method(), request.uri().path());
         self.limiter.consume();
-        let ClientLayer { metrics, auth_failure, origin } = self.layer.clone();
-        let held_until = Arc::clone(&self.held_until);
+        let ClientLayer { metrics, signals, origin } = self.layer.clone();
         let answer = tokio::time::timeout(RESPONSE_HEADER_TIMEOUT, self.inner.call(request));
         Box::pin(async move {
             let answer = match answer.await {
@@ -143,15 +153,13 @@ where
             metrics.request(verb, &code);
             let refused = answer.as_ref().is_ok_and(|response| response.status() == StatusCode::UNAUTHORIZED);
             if refused {
-                auth_failure.refused.store(true, Ordering::Relaxed);
+                signals.refused.store(true, Ordering::Relaxed);
             }
             if refused || answer.is_err() {
-                auth_failure.raised.notify_one();
+                signals.failed.notify_one();
             }
-            if let Some(pause) = answer.as_ref().ok().and_then(retry_after)
-                && let Ok(mut held) = held_until.lock()
-            {
-                *held = Some(Instant::now() + pause);
+            if let Some(pause) = answer.as_ref().ok().and_then(retry_after) {
+                signals.hold(pause);
             }
             let limited = |body| LimitedBody::new(body, part, limit, what);
             answer.map(|answer| answer.map(limited)).map_err(|error| explain(error, &origin))

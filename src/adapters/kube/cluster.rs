@@ -94,7 +94,7 @@ impl Task {
         let mut refusals = Refusals::default();
         let mut next = None;
         loop {
-            let (connected, auth_failure) = match next.take() {
+            let (connected, signals) = match next.take() {
                 Some(next) => next,
                 None => self.without_session(search.find("no credentials yet"), "no credentials").await?,
             };
@@ -102,7 +102,7 @@ impl Task {
             let Connected { client, fingerprint, origin, node_name, renew_at, .. } = connected;
             let started = Instant::now();
             let (namespace, inputs) = (self.namespace.clone(), self.inputs.clone());
-            let mut session = Session::new(client, node_name, namespace, inputs, &mut self.outbox);
+            let mut session = Session::new(client, signals.clone(), node_name, namespace, inputs, &mut self.outbox);
             // A session that is dropped takes its watches and its connections along; what was not answered yet is still in
             // the outbox.
             let replacement = tokio::select! {
@@ -110,7 +110,7 @@ impl Task {
                     SessionEnd::Shutdown => return None,
                     SessionEnd::Unauthorized => None,
                 },
-                replacement = search.replacement(fingerprint, renew_at, &auth_failure) => replacement,
+                replacement = search.replacement(fingerprint, renew_at, &signals) => replacement,
             };
             drop(session);
             let changed = match &replacement {

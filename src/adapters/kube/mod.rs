@@ -21,7 +21,7 @@ mod types;
 mod watch;
 
 pub use access::{Access, Connected, KubeconfigAccess, Settings};
-pub use client_layer::{AuthFailureSignal, ClientLayer};
+pub use client_layer::{ClientLayer, ClientSignals};
 pub use cluster::KubeCluster;
 pub use credentials::{CredentialFiles, Fingerprint, Login};
 pub use standalone::Standalone;

@@ -10,6 +10,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::time::timeout;
 
+use super::client_layer::ClientSignals;
 use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
 use super::{decode, watch};
 use crate::machine::FetchError;
@@ -44,10 +45,15 @@ pub(super) async fn post_event(client: Client, node: String, event: HistoryEntry
 }
 
 /// Gets the own Lease, with the kubelet's own credentials: a question to the API server too.
-pub(super) async fn observe_lease(client: Client, node: String) -> LeaseObservation {
+pub(super) async fn observe_lease(client: Client, signals: &ClientSignals, node: String) -> LeaseObservation {
     let api: Api<LeaseView> = Api::namespaced(client, LEASES);
+    let was_held = signals.held_until().is_some();
     match timeout(QUERY_TIMEOUT, api.get(&node)).await {
         Ok(result) => decode::lease_observation(result),
+        // It was not sent, or late, as whatever was sent before was answered 429 or 503: the API server is there.
+        Err(_) if was_held || signals.held_until().is_some() => {
+            LeaseObservation::Busy("the API server has asked to wait (Retry-After)".to_owned())
+        }
         Err(_) => LeaseObservation::Unreachable(format!("no answer within {} s", QUERY_TIMEOUT.as_secs())),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::access::{Access, Connected};
-use super::client_layer::{AuthFailureSignal, ClientLayer};
+use super::client_layer::{ClientLayer, ClientSignals};
 use super::credentials::Fingerprint;
 use crate::adapters::metrics::Metrics;
 use kubelet_config::duration;
@@ -61,19 +61,19 @@ impl<A: Access> CredentialSearch<A> {
     }
 
     /// Tries until there is a client. `without` is how things stand until then.
-    pub(super) async fn find(&mut self, without: &str) -> (Connected, Arc<AuthFailureSignal>) {
+    pub(super) async fn find(&mut self, without: &str) -> (Connected, Arc<ClientSignals>) {
         let mut failures = 0;
         loop {
             let fingerprint = self.access.fingerprint().await;
             let layer = ClientLayer::new(self.metrics.clone());
-            let auth_failure = layer.auth_failure();
+            let signals = layer.signals();
             match self.access.connect(layer).await {
                 Ok(connected) => {
                     for notice in connected.notices.iter().filter(|notice| !self.last_notices.contains(notice)) {
                         tracing::warn!("{notice}");
                     }
                     self.last_notices.clone_from(&connected.notices);
-                    return (connected, auth_failure);
+                    return (connected, signals);
                 }
                 Err(why) => {
                     self.log_once(format!("{without} ({why}); the kubelet runs, its configuration is kept"));
@@ -91,8 +91,8 @@ impl<A: Access> CredentialSearch<A> {
         &mut self,
         fingerprint: Fingerprint,
         renew_at: Option<Instant>,
-        auth_failure: &AuthFailureSignal,
-    ) -> Option<(Connected, Arc<AuthFailureSignal>)> {
+        signals: &ClientSignals,
+    ) -> Option<(Connected, Arc<ClientSignals>)> {
         loop {
             let renewal = async {
                 match renew_at {
@@ -105,13 +105,13 @@ impl<A: Access> CredentialSearch<A> {
                     self.last_logged.clear(); // this is another story now
                     false
                 }
-                () = auth_failure.raised() => false,
+                () = signals.auth_failure() => false,
                 () = renewal => true,
             };
             if due || self.access.fingerprint().await != fingerprint {
                 return Some(self.find("the new credentials cannot be used yet, those before are kept").await);
             }
-            if auth_failure.is_refused() {
+            if signals.is_refused() {
                 return None;
             }
         }

@@ -8,6 +8,7 @@ use kube::{Api, Client};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::backoff::Backoff;
+use super::client_layer::ClientSignals;
 use super::outbox::{EventKey, Outbox};
 use super::query::{Command, Query};
 use super::types::{ConfigMapView, NodeView};
@@ -32,6 +33,7 @@ pub(crate) enum SessionEnd {
 
 pub(crate) struct Session<'a> {
     client: Client,
+    signals: Arc<ClientSignals>,
     node_name: String,
     /// The namespace of labels which name none.
     namespace: String,
@@ -52,6 +54,7 @@ impl<'a> Session<'a> {
     /// A session that has not begun.
     pub(crate) fn new(
         client: Client,
+        signals: Arc<ClientSignals>,
         node_name: String,
         namespace: String,
         inputs: UnboundedSender<Input>,
@@ -59,6 +62,7 @@ impl<'a> Session<'a> {
     ) -> Self {
         Self {
             client,
+            signals,
             node_name,
             namespace,
             inputs,
@@ -132,10 +136,12 @@ impl<'a> Session<'a> {
     /// Beside the loop, and to its end even if the session ends before: each query has an answer.
     fn query(&self, query: Query) {
         let (client, name, inputs) = (self.client.clone(), self.node_name.clone(), self.inputs.clone());
-        let node = self.node.clone();
+        let (node, signals) = (self.node.clone(), self.signals.clone());
         tokio::spawn(async move {
             let _ = inputs.send(match query {
-                Query::Lease(ticket) => Input::LeaseObserved(ticket, requests::observe_lease(client, name).await),
+                Query::Lease(ticket) => {
+                    Input::LeaseObserved(ticket, requests::observe_lease(client, &signals, name).await)
+                }
                 Query::ConfigMap(ticket, map) => Input::ConfigMapFetched(ticket, requests::fetch(client, map).await),
                 Query::Pods(ticket) => Input::PodsObserved(ticket, requests::observe_pods(client, name, node).await),
             });
