@@ -315,6 +315,23 @@ mod tests {
         }
     }
 
+    /// A small pipe stands for the kernel's buffers.
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_read_the_answer_keeps_no_slot() {
+        use tokio::io::AsyncWriteExt as _;
+
+        let slots = Arc::new(Semaphore::new(1));
+        let (mut client, server) = tokio::io::duplex(64);
+        let large = || response(StatusCode::OK, "text/plain", "x".repeat(1 << 20));
+        exposition::http::serve(server, &slots, move |_| std::future::ready(large()));
+        client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(slots.available_permits(), 0, "it may be slow");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(slots.available_permits(), 1);
+        drop(client);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn silence_and_crowds_have_an_end() {
         let (sender, mut inputs) = unbounded_channel();

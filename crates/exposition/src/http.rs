@@ -20,6 +20,10 @@ pub type Answer = Response<Full<Bytes>>;
 /// How long a client may take to say what it wants.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a connection may live, which is for one request: whoever does not read its answer keeps no slot. An operator's command
+/// takes 20 s at the most.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Whether probes are to find it ready, and a line that says why.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
@@ -87,12 +91,13 @@ pub fn serve<F>(
             let answer = answer(request);
             async move { Ok::<_, Infallible>(answer.await) }
         });
-        // A client that goes away is its own affair.
-        let _ = hyper::server::conn::http1::Builder::new()
+        let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADER_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), service)
-            .await;
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), service);
+        // A client that goes away is its own affair.
+        let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
     });
 }
 
