@@ -10,10 +10,12 @@ say() { echo "kubelet-supervisor: $*"; }
 # True if an ExecStart of the file has this package's program: behind launchers, in a shell's quotes, or by a link. Another binary, such as one
 # in /opt, is not this package's.
 names_program() { # FILE
-    if grep -qsE "^[[:space:]]*ExecStart[[:space:]]*=.*${program}[[:space:]]" "$1"; then return 0; fi
     grep -qs kubelet-supervisor "$1" || return 1
+    # Lines that go on are one; quotes, and what a shell takes for the end of a word, are blanks.
+    words=$(sed -e ':a' -e '/\\$/{N;s/\\\n/ /;ta' -e '}' "$1" |
+        sed -n "s/^[[:space:]]*ExecStart[[:space:]]*=[-@:+!]*//;T;s/[\"';&|(){}\\\\]/ /g;p")
     set -f # words, not patterns
-    for word in $(sed -e ':a' -e '/\\$/{N;s/\\\n/ /;ta' -e '}' "$1" | sed -n 's/^[[:space:]]*ExecStart=[-@:+!]*//p'); do
+    for word in $words; do
         case $word in
         /*kubelet-supervisor*) if [ "$(readlink -f "$word")" = "$(readlink -f "$program")" ]; then set +f && return 0; fi ;;
         esac
