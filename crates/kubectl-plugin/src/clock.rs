@@ -27,3 +27,19 @@ impl Clock {
         now.checked_add(ahead).unwrap_or(now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_machines_time_and_what_is_simulated_of_it() {
+        let clock = Clock { began: (RealInstant::now(), Instant::now()) };
+        let ahead = || Duration::try_from(clock.now().duration_since(Timestamp::now())).unwrap_or_default();
+        assert!(ahead() < Duration::from_secs(60));
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert!((Duration::from_secs(3540)..=Duration::from_secs(3600)).contains(&ahead()));
+    }
+}

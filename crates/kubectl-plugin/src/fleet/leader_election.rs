@@ -9,6 +9,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::MAX_CLOCK_SKEW;
+
 /// Where kubelet configurations are kept if nobody says otherwise: the namespace that `packaging/manifests/base` makes.
 pub(crate) const NAMESPACE: &str = "kubelet-config";
 
@@ -44,15 +46,15 @@ pub(crate) fn claim(lease: &Value, us: &str, unchanged: Duration) -> Claim {
     }
 }
 
-/// Who holds a Lease by the time of day, which is for people: the clock of who renewed it may be another one, by a minute.
+/// Who holds a Lease by the time of day, which is for people: the clock of who renewed it may be another one.
 pub(crate) fn holder(lease: &Value, now: Timestamp) -> Result<&str, String> {
-    const CLOCKS: Duration = Duration::from_secs(60);
     let text = |field: &str| lease.pointer("/spec")?.get(field)?.as_str().filter(|text| !text.is_empty());
     let holder = text("holderIdentity").ok_or("nobody holds it")?;
     let renewed = text("renewTime").unwrap_or_default();
     let seconds = lease.pointer("/spec/leaseDurationSeconds").and_then(Value::as_u64);
     let duration = seconds.map_or(LEASE_DURATION, Duration::from_secs).min(MAX_LEASE_DURATION);
-    let is_live = |time: Timestamp| time.checked_add(duration + CLOCKS).is_ok_and(|until| now < until);
+    let until = |time: Timestamp| time.checked_add(duration)?.checked_add(MAX_CLOCK_SKEW);
+    let is_live = |time| until(time).is_ok_and(|until| now < until);
     if renewed.parse().is_ok_and(is_live) {
         Ok(holder)
     } else {

@@ -16,3 +16,6 @@ pub(crate) mod preflight;
 pub(crate) mod view;
 pub(crate) mod wait;
 pub(crate) mod way_back;
+
+/// So far the clocks of two machines may be apart.
+const MAX_CLOCK_SKEW: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::drain::{Cordon, cordoning_pool};
 use super::types::Proof;
+use crate::fleet::MAX_CLOCK_SKEW;
 use crate::fleet::assign::{UNPROVEN_UNTIL, WrittenAssignment};
 use crate::fleet::node::{ConfigManager, NodeRow, Stage};
 use kubelet_config::pods::MIRROR;
@@ -21,9 +22,6 @@ const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node
 
 /// A Node that is younger has no pods that a change could hurt: it gets what it is to have at once.
 const YOUNG: Duration = Duration::from_secs(600);
-
-/// So far two clocks may be apart.
-const CLOCKS: SignedDuration = SignedDuration::from_secs(60);
 
 /// What a kubelet finds as memory varies by a few MiB from boot to boot and from kernel to kernel; of no interest to pools.
 const MEMORY_STEP: u64 = 64 << 20;
@@ -204,7 +202,7 @@ impl PoolNode {
     pub(crate) fn young_for(&self, now: Timestamp) -> Option<Duration> {
         let age = now.duration_since(self.created?);
         // One that is yet to be made says that a clock is wrong, and might be young for very long.
-        let age = if age < -CLOCKS { return None } else { Duration::try_from(age).unwrap_or_default() };
+        let age = if age < -MAX_CLOCK_SKEW { return None } else { Duration::try_from(age).unwrap_or_default() };
         YOUNG.checked_sub(age).filter(|left| !left.is_zero())
     }
 

@@ -4,6 +4,7 @@ mod canaries;
 mod drain;
 mod expressions;
 mod jitter;
+mod joined;
 mod leave;
 mod promises;
 
@@ -289,45 +290,6 @@ fn a_node_that_stays_away_with_it_is_a_vote() {
         world.settle();
         assert_eq!(world.status.bad_revisions.len(), 1);
     }
-}
-
-#[test]
-fn nodes_that_join_get_what_the_others_have() {
-    let mut world = World::new(4, json!({}));
-    world.prove_all();
-    let good = world.update();
-    world.set(json!({"kubeletConfiguration": {"maxPods": 61}}));
-    let canaries = world.settle();
-    world.nodes.extend((0..50).map(|number| {
-        let mut node = node(&format!("young{number}"), NOW, json!({}));
-        node.ready = false;
-        (node.name.clone(), node)
-    }));
-    let joined = world.settle();
-    assert!(joined.iter().all(|name| name.starts_with("young")), "{joined:?}");
-    assert_eq!(world.with(&good), 50 + 4 - canaries.len());
-    assert_eq!(world.with(&world.update()), canaries.len());
-    world.set(json!({}));
-    world.settle();
-    world.prove();
-    world.at("young3").progress = Progress::Updating;
-    world.settle();
-    assert_eq!(world.ready(), ("True", "Complete"), "a scale-up does not unsettle a pool");
-}
-
-#[test]
-fn a_node_that_joins_and_does_not_come_up_condemns_nothing() {
-    let mut world = World::new(4, json!({}));
-    world.prove_all();
-    let mut young = node("young", NOW, json!({}));
-    young.ready = false;
-    world.nodes.insert(young.name.clone(), young);
-    assert_eq!(world.settle(), ["young"]);
-    world.at("young").unready_for = Duration::from_secs(3600);
-    world.at("young").progress = Progress::Bad("no".to_owned());
-    world.settle();
-    assert!(world.status.bad_revisions.is_empty());
-    assert_eq!((world.ready(), world.status.failed), (("True", "Complete"), 1));
 }
 
 #[test]
