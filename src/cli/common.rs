@@ -9,7 +9,6 @@ use crate::adapters::policy::PolicyFile;
 use crate::adapters::process;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy::DEFAULT_PATH;
-use kubelet_config::schema::UnknownFields;
 use kubelet_config::source::Merge;
 
 /// EX_USAGE of sysexits(3).
@@ -43,22 +42,6 @@ pub(super) struct FlagsOption {
     /// File with changes of the kubelet's command line, as a ConfigMap has them in its key KEY.flags: --name=value or !--name, one a line.
     #[arg(long, value_name = "FLAGS", requires = "file")]
     pub(super) flags: Option<PathBuf>,
-}
-
-/// How payloads are put together with the local file.
-#[derive(Debug, Args)]
-pub(super) struct MergeOption {
-    /// How a configuration without the annotation kubelet-supervisor.io/merge is put together with the node's own file: it replaces it, or it is laid over it.
-    #[arg(long, env = "KUBELET_SUPERVISOR_MERGE", default_value = "replace", value_name = "replace|overlay")]
-    pub(super) merge: Merge,
-}
-
-/// What is done with fields of a payload that this kubelet would ignore.
-#[derive(Debug, Args)]
-pub(super) struct UnknownFieldsOption {
-    /// Fields that this kubelet's version does not know (also in wrong case), or that stand twice: say so (warn, as the kubelet does), or reject the configuration (refuse).
-    #[arg(long, env = "KUBELET_SUPERVISOR_UNKNOWN_FIELDS", default_value = "warn", value_name = "warn|refuse")]
-    pub(super) unknown_fields: UnknownFields,
 }
 
 /// The policy that is asked.

@@ -59,7 +59,7 @@ impl Pin {
 
 #[derive(Debug, Args)]
 pub(super) struct Confirm {
-    /// Confirm nothing yet, but wait this much longer, from now on, such as 1h.
+    /// Confirm nothing yet: the time to confirm ends this long from now, or from the end of the trial, such as 1h.
     #[arg(long, value_parser = settings::positive, value_name = "DURATION")]
     extend: Option<GoDuration>,
     #[command(flatten)]
@@ -81,6 +81,8 @@ fn operate(store: &StoreDir, command: &Command) -> Result<u8, Failure> {
             Ok(0)
         }
         Ok((409, why)) => Err(Failure::new(1, format!("refused: {}", why.trim_end()))),
+        // It may still be done.
+        Ok((504, why)) => Err(Failure::new(1, why.trim_end().to_owned())),
         Ok((code, why)) => {
             Err(Failure::new(1, format!("the supervisor did not take the command ({code}): {}", why.trim_end())))
         }
@@ -114,7 +116,9 @@ fn offline(store: &StoreDir, command: &Command, why: &str) -> Result<u8, Failure
     let stored = files.load();
     let refused = |why: String| Failure::new(1, format!("refused: {why}"));
     let (records, text) = machine::offline(stored, command, BootClock.now()).map_err(refused)?;
-    files.record(&records).map_err(|why| Failure::new(1, format!("the store cannot be written: {why}")))?;
+    files.record(&records).map_err(|why| {
+        Failure::new(1, format!("the store cannot be written: {why}; see `df -h` and `df -i` of {}", dir.display()))
+    })?;
     println!("{text}");
     eprintln!("note: no supervisor is running; the next one to start obeys");
     Ok(0)

@@ -84,7 +84,9 @@ fn query_status(store: &StoreDir) -> Result<ReloadStatus, Unreachable> {
     let document: Value = serde_json::from_str(&body)
         .map_err(|error| Unreachable::NoAnswer(format!("its answer is unreadable: {error}")))?;
     let Some(own) = document.get("supervisor") else {
-        return Err(Unreachable::NoAnswer("the running supervisor is too old to be reloaded: restart it".to_owned()));
+        return Err(Unreachable::NoAnswer(
+            "the running supervisor is too old to be reloaded: `systemctl restart kubelet`".to_owned(),
+        ));
     };
     let text = |name: &str| own.get(name).and_then(Value::as_str).map(str::to_owned);
     Ok(ReloadStatus {

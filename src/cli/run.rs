@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use super::common::{Failure, KubeletCommand, MergeOption, UnknownFieldsOption, block_on};
+use super::common::{Failure, KubeletCommand, block_on};
 use crate::adapters::reexec::StartMode;
 use crate::adapters::systemd::Systemd;
 use crate::adapters::{clock, local_files, log, process};
@@ -19,7 +19,8 @@ use kubelet_config::bounds::whole_number;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy;
-use kubelet_config::source::ConfigMapRef;
+use kubelet_config::schema::UnknownFields;
+use kubelet_config::source::{ConfigMapRef, Merge};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -62,10 +63,12 @@ pub(super) struct Options {
     /// Restart a kubelet outside a trial that gave no sign of life for this long (no healthz; no WATCHDOG=1, if it pings) while the machine is well and the container runtime answers, with the same configuration; 0: never.
     #[arg(long, env = "KUBELET_SUPERVISOR_HUNG_AFTER", default_value_t = GoDuration(limits::HUNG_AFTER), value_name = "DURATION")]
     hung_after: GoDuration,
-    #[command(flatten)]
-    merge: MergeOption,
-    #[command(flatten)]
-    unknown_fields: UnknownFieldsOption,
+    /// How a configuration without the annotation kubelet-supervisor.io/merge is put together with the node's own file: it replaces it, or it is laid over it.
+    #[arg(long, env = "KUBELET_SUPERVISOR_MERGE", default_value = "replace", value_name = "replace|overlay")]
+    merge: Merge,
+    /// Fields that this kubelet's version does not know (also in wrong case), or that stand twice: say so (warn, as the kubelet does), or reject the configuration (refuse).
+    #[arg(long, env = "KUBELET_SUPERVISOR_UNKNOWN_FIELDS", default_value = "warn", value_name = "warn|refuse")]
+    unknown_fields: UnknownFields,
     /// The node's policy, which says what the cluster may do to this node; a file that is not there allows everything.
     #[arg(long, env = "KUBELET_SUPERVISOR_POLICY", default_value = policy::DEFAULT_PATH, value_name = "FILE")]
     policy: PathBuf,
@@ -136,13 +139,13 @@ impl Options {
                 spread_assignment: self.spread_assignment.0,
                 courtesy: self.courtesy.0,
                 restart_by: self.restart_by,
-                unknown_fields: self.unknown_fields.unknown_fields,
+                unknown_fields: self.unknown_fields,
                 hung_after: self.hung_after.0,
                 watchdog: Systemd::watchdog(),
                 boot_id: clock::boot_id(),
             },
             args,
-            merge: self.merge.merge,
+            merge: self.merge,
             config_namespace: self.config_namespace.clone(),
             policy: absolute(&self.policy),
             metrics,
@@ -296,7 +299,7 @@ mod tests {
         );
         let options = parse_foreign(&line, &environment).unwrap();
         assert_eq!(options.dynamic_config_dir.as_deref(), Some(std::path::Path::new("/srv/config")));
-        assert_eq!(options.merge.merge, kubelet_config::source::Merge::Replace, "the command line goes first");
+        assert_eq!(options.merge, Merge::Replace, "the command line goes first");
         assert_eq!(options.metrics_bind_address, "");
         assert_eq!((options.trial_duration.0.as_secs(), options.spread.0.as_secs()), (180, 420));
         assert!(parse_foreign(&strings("sleep 60"), &environment).is_err());

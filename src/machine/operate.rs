@@ -48,7 +48,8 @@ impl State {
         }
         if self.settings.standalone {
             return Some(
-                "the kubelet has neither --kubeconfig nor --source-dir: nothing is assigned, and nothing recorded"
+                "nothing can be assigned to this node, and nothing is recorded: its kubelet has no --kubeconfig, and its supervisor \
+                 neither --source-dir nor --follow-local (`kubelet-supervisor run --help`)"
                     .into(),
             );
         }

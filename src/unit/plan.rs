@@ -76,7 +76,7 @@ pub struct Plan {
 const START_LIMIT: Duration = Duration::from_secs(300);
 
 /// Exit code by which `run --restart-by exit` asks systemd for a restart.
-const RESTART_CODE: u8 = 75;
+pub const RESTART_CODE: u8 = 75;
 
 /// Works out the drop-in for a unit.
 ///

@@ -60,7 +60,7 @@ Examples:
     /// Confirms a configuration that waits for it (confirm-within): it becomes last known good.
     #[command(override_usage = "kubectl kubelet-config confirm <NODE...|-l SELECTOR> [OPTIONS]")]
     Confirm(retry::Options),
-    /// Assigns nodes their last known good again, or a ConfigMap that is named.
+    /// Assigns nodes the earlier push of the same name that is last known good there, or a ConfigMap that is named.
     #[command(after_help = "\
 Examples:
   kubectl kubelet-config rollback node-1
@@ -111,7 +111,7 @@ pub fn command() -> clap::Command {
 }
 
 /// Runs the plugin. Exit codes: 0; 1 on failure (`diff`: different); 2 for a usage error (`diff`: any error;
-/// `doctor`: it could not look).
+/// `doctor`: it could not look); 75 where `rollout` may be tried again.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     // Not for clap: what is to be completed is no command line yet.

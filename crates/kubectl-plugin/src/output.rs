@@ -135,7 +135,8 @@ pub(crate) fn document(format: Format, value: &Value) -> Result<(), Failure> {
 /// A value as JSON or YAML.
 pub(crate) fn text_of(format: Format, value: &Value) -> Result<String, Failure> {
     if format == Format::Yaml {
-        return serde_yaml::to_string(value).map_err(|error| Failure::new(format!("as YAML: {error}")));
+        return serde_yaml::to_string(value)
+            .map_err(|error| Failure::new(format!("this cannot be written as YAML (-o json can): {error}")));
     }
     Ok(format!("{value:#}\n"))
 }

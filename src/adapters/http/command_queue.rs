@@ -78,7 +78,10 @@ impl CommandQueue {
         match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
             Ok(Ok(Ok(text))) => Outcome::Done(text),
             Ok(Ok(Err(why))) => Outcome::Refused(why),
-            _ => Outcome::NoAnswer("the supervisor took the command but gave no answer; see its journal and `status`"),
+            _ => Outcome::NoAnswer(
+                "the supervisor took the command and did not answer within 10 s; it may still be done: see \
+                 `kubelet-supervisor status` and the journal",
+            ),
         }
     }
 

@@ -155,7 +155,7 @@ impl NodeWatcher {
         match self.watcher.events.recv().await {
             Some(Event::Failed(failure)) => Err(failure),
             Some(event) => Ok(event),
-            None => Err(Failure::new("watch nodes: it has ended")),
+            None => Err(Failure::new("watch nodes: its task has ended: a bug; try again")),
         }
     }
 

@@ -81,7 +81,9 @@ impl WriteError {
     pub(crate) fn into_failure(self, node: &str) -> Failure {
         match self {
             Self::Refused(why) => Failure::new(format!("node {node}: {why}")),
-            Self::NoSource => Failure::new(format!("patch node {node}: the API server refuses its spec.configSource")),
+            Self::NoSource => Failure::new(format!(
+                "patch node {node}: the API server refuses its spec.configSource: use --carrier labels, or auto"
+            )),
             Self::NotKept => Failure::new(format!("patch node {node}: {NOT_KEPT}")),
             Self::Failed(failure) => failure,
         }

@@ -87,7 +87,8 @@ fn text(node: &str, value: &Value) -> Result<String, Failure> {
             head = format!("{head}{field}: {word}\n");
         }
     }
-    let body = serde_yaml::to_string(&rest).map_err(|error| Failure::new(format!("as YAML: {error}")))?;
+    let body = serde_yaml::to_string(&rest)
+        .map_err(|error| Failure::new(format!("the configuration cannot be written as YAML: {error}")))?;
     Ok(if rest.as_object().is_none_or(serde_json::Map::is_empty) { head } else { head + &body })
 }
 

@@ -21,6 +21,11 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+        if self.wait.goal() == Goal::Proven {
+            return Err(Failure::new(
+                "--wait=proven: a node's own configuration is not proven anew; `--wait` waits until it is back",
+            ));
+        }
         let (mut writer, rows) = self.writing.open(context, None).await?;
         let expected = Expectation::new(None, None, Goal::Active);
         for row in rows {

@@ -67,7 +67,7 @@ pub(crate) fn now() -> i64 {
 
 /// What a change is told by: a heartbeat, a label or an image changes nothing of it.
 fn essence(row: &NodeRow) -> NodeRow {
-    NodeRow { version: String::new(), assigned_by: String::new(), labels: BTreeMap::new(), ..row.clone() }
+    NodeRow { version: String::new(), assignment_written_at: String::new(), labels: BTreeMap::new(), ..row.clone() }
 }
 
 async fn watch(context: &Context, selection: NodeSelection, format: Format) -> Result<ExitCode, Failure> {

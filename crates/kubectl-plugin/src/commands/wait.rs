@@ -37,8 +37,8 @@ pub(crate) async fn interrupted() {
 #[derive(Clone, Copy, Debug, Args)]
 #[group(skip)]
 pub(crate) struct Options {
-    /// Wait until the nodes run it (active), or until it is last known good (proven); ends with 1 at the first node
-    /// that refuses it or rolls it back.
+    /// Wait until the nodes run it and are healthy (active), or until it is last known good (proven); ends with 1 at the
+    /// first node that refuses it or rolls it back.
     #[arg(long, value_enum, value_name = "GOAL", default_missing_value = "active", num_args = 0..=1, require_equals = true)]
     wait: Option<Goal>,
     /// How long to wait, such as 90s or 1h.

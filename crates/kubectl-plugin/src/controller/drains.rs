@@ -237,7 +237,7 @@ impl Shared {
             Some(Event::Delete(pod)) => pods.remove(&pod),
             Some(Event::Interrupted(_)) => {}
             Some(Event::Failed(failure)) => return Err(failure),
-            None => return Err(Failure::new("watch pods: it has ended")),
+            None => return Err(Failure::new("watch pods: its task has ended: a bug; try again")),
         }
         Ok(())
     }

@@ -134,8 +134,8 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard, scope: &Scope<'_
         std::future::ready(())
     });
     tokio::select! {
-        () = results => Failure::new("the controller ended"),
+        () = results => Failure::new("the controller's work has ended: a bug; it is to be started again"),
         failure = reflector.run() => failure,
-        () = orphaned => Failure::new("the controller ended"),
+        () = orphaned => Failure::new("the controller's care for cordons has ended: a bug; it is to be started again"),
     }
 }

@@ -214,7 +214,7 @@ impl NodeReflector {
             }
             Some(Event::Interrupted(failure)) => output::note(&format!("warning: {}; trying on", failure.message)),
             Some(Event::Failed(failure)) => return Err(failure),
-            None => return Err(Failure::new("watch nodes: it has ended")),
+            None => return Err(Failure::new("watch nodes: its task has ended: a bug; try again")),
         }
         Ok(false)
     }

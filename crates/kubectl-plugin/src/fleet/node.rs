@@ -66,7 +66,7 @@ pub(crate) struct NodeRow {
     pub(crate) created: String,
     /// The assignment is at least as old as this: the last write of whoever owns its fields (`managedFields`).
     /// Empty if nobody is known to.
-    pub(crate) assigned_by: String,
+    pub(crate) assignment_written_at: String,
     /// `status.nodeInfo.kubeletVersion`.
     pub(crate) kubelet: String,
     /// `status.capacity`: cores, bytes and pods.
@@ -137,7 +137,7 @@ impl NodeRow {
             name: text("/metadata/name"),
             version: text("/metadata/resourceVersion"),
             created: text("/metadata/creationTimestamp"),
-            assigned_by: assigned_by(node),
+            assignment_written_at: assignment_written_at(node),
             kubelet: text("/status/nodeInfo/kubeletVersion"),
             cpu: capacity("cpu").and_then(quantity::millis).map(|millicores| millicores / 1000),
             memory: capacity("memory").and_then(quantity::whole),
@@ -239,7 +239,7 @@ pub(crate) fn winning_flag<'a>(supervisor: &'a ReportedSupervisor, field: &str) 
 }
 
 /// The newest write of a manager that owns a field of the assignment: it was there by then.
-fn assigned_by(node: &Value) -> String {
+fn assignment_written_at(node: &Value) -> String {
     let owns = |entry: &&Value| {
         let source = entry.pointer("/fieldsV1/f:spec/f:configSource").is_some();
         let labels = entry.pointer("/fieldsV1/f:metadata/f:labels").and_then(Value::as_object);

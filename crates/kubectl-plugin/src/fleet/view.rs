@@ -99,7 +99,7 @@ impl<'a> View<'a> {
     }
 
     pub(crate) fn manager_status(&self) -> ManagerStatus {
-        let had_time = self.since(&self.row.assigned_by).is_some_and(|age| age > SILENT);
+        let had_time = self.since(&self.row.assignment_written_at).is_some_and(|age| age > SILENT);
         match self.row.manager {
             Some(ConfigManager::Supervisor) if self.row.stage() == Stage::Pending && (had_time || !self.row.ready) => {
                 ManagerStatus::Silent
@@ -168,7 +168,8 @@ impl<'a> View<'a> {
         let message = row.condition.as_ref().map_or(row.error.as_str(), |condition| condition.message.as_str());
         let text = match (self.manager_status(), row.stage()) {
             (ManagerStatus::Silent, _) => {
-                let age = self.since(&row.assigned_by).map(|age| format!(", {} after it was assigned", human(age)));
+                let age =
+                    self.since(&row.assignment_written_at).map(|age| format!(", {} after it was assigned", human(age)));
                 format!("its supervisor says nothing of it{}", age.unwrap_or_default())
             }
             (ManagerStatus::NotYet, _) => {
@@ -200,7 +201,7 @@ impl<'a> View<'a> {
             "node": row.name,
             "ready": row.ready,
             "kubeletVersion": row.kubelet,
-            "keeper": self.manager_status().label(),
+            "manager": self.manager_status().label(),
             "carrier": row.carrier.map(Carrier::label),
             "wanted": row.desired,
             "state": row.stage().label(),
@@ -326,9 +327,9 @@ mod tests {
             (ManagerStatus::Supervisor, "pending".into()),
             "nobody knows since when"
         );
-        let fresh = NodeRow { assigned_by: "2025-12-31T23:59:00Z".into(), ..pending.clone() };
+        let fresh = NodeRow { assignment_written_at: "2025-12-31T23:59:00Z".into(), ..pending.clone() };
         assert_eq!(manager_status(&fresh), ManagerStatus::Supervisor, "it has time");
-        let late = NodeRow { assigned_by: "2025-12-31T23:50:00Z".into(), ..pending.clone() };
+        let late = NodeRow { assignment_written_at: "2025-12-31T23:50:00Z".into(), ..pending.clone() };
         assert_eq!((manager_status(&late), state(&late)), (ManagerStatus::Silent, "silent".into()));
         assert!(View::new(&late, NOW).message().contains("10m after it was assigned"));
         let down = NodeRow { ready: false, ..fresh };

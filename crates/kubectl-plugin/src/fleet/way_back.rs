@@ -29,11 +29,16 @@ pub(crate) fn way_back(row: &NodeRow) -> Result<WayBack, String> {
     if let Some((good, base)) = good.and_then(|good| Some((good, same_push(&good.reference, desired)?))) {
         return Ok(WayBack { version: good.clone(), base: base.to_owned() });
     }
-    let says = good
-        .map_or("its own configuration (`kubectl kubelet-config reset`)".to_owned(), |good| good.reference.to_string());
+    let Some(good) = good else {
+        return Err("it calls no ConfigMap last known good: `kubectl kubelet-config reset` goes back to its own configuration, --to \
+                    CONFIGMAP to one that you name"
+            .to_owned());
+    };
+    // Not a command that could be pasted: the name is what the node says.
     Err(format!(
-        "it was not pushed under the same name before, and what it says itself is not assigned unseen: it calls {says} last known \
-         good. If that is right, say it: --to CONFIGMAP -n NAMESPACE"
+        "it was not pushed under the same name before, and what it says itself is not assigned unseen: it calls {} last known good. \
+         If that is right, say it: --to CONFIGMAP -n NAMESPACE",
+        good.reference
     ))
 }
 

@@ -120,7 +120,7 @@ fn one_row_a_node() {
     let rows = bench.run(&["status", "-l", "pool=a", "-o", "json"]).json();
     assert_eq!(rows.as_array().unwrap().len(), 8);
     assert_eq!(
-        (&rows[6]["keeper"], &rows[4]["keeper"], &rows[5]["keeper"]),
+        (&rows[6]["manager"], &rows[4]["manager"], &rows[5]["manager"]),
         (&json!("silent"), &json!("none"), &json!("not-yet"))
     );
     assert!(rows[1]["trial"]["secondsLeft"].as_u64().unwrap() > 400);

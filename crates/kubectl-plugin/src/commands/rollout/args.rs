@@ -55,7 +55,7 @@ pub(crate) struct StrategyArgs {
     /// Nodes that may be unavailable at once: a number, or a percentage, rounded down; default of a new pool: 10%.
     #[arg(long, value_name = "N|P%", value_parser = count_or_share)]
     max_unavailable: Option<Value>,
-    /// When a node has finished: it runs the configuration (active), or has passed its trial (proven, the default of a new pool).
+    /// When a node has finished: it runs the configuration and the Node is Ready (active), or it has passed its trial (proven, the default of a new pool).
     #[arg(long, value_enum)]
     proof: Option<ProofArg>,
     /// The Node label with the zone; default of a new pool: topology.kubernetes.io/zone.

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use super::node::{Carrier, ConfigManager, NodeRow, Stage};
 use kubelet_config::assignment::{Assignment, LABELS, from_labels};
+use kubelet_config::flags::KEY_SUFFIX as FLAGS_SUFFIX;
+use kubelet_config::policy::KEY_SUFFIX as SIGNATURE_SUFFIX;
 use kubelet_config::reported::{ReportedSupervisor, plain};
 use kubelet_config::schema;
 use kubelet_config::source::ConfigMapRef;
@@ -193,6 +195,8 @@ impl ExaminedNode {
                 let mend = match condition.reason.as_str() {
                     // The ConfigMap and the rights to it are looked at one by one.
                     "SyncFailed" => vec![history],
+                    // It is refused again until it is another one.
+                    "Rejected" => vec![history, self.push()],
                     _ => vec![history, retry],
                 };
                 found.push(Finding::of_node("failed", node, problem, mend));
@@ -205,16 +209,19 @@ impl ExaminedNode {
         }
     }
 
+    /// Another configuration beside the one that is assigned.
+    fn push(&self) -> String {
+        let namespace = self.row.desired.as_ref().map_or("NAMESPACE", |desired| desired.namespace.as_str());
+        format!("kubectl kubelet-config -n {} push FILE --name BASE", quoted(namespace))
+    }
+
     /// Why this assignment leads nowhere, given the keys of the ConfigMap; `None`: there is no such ConfigMap.
     pub(crate) fn config_map(&self, keys: Option<&BTreeSet<String>>) -> Option<Finding> {
         let (carrier, desired) = self.assigned()?;
         let (node, ConfigMapRef { namespace, name, kubelet_config_key: key }) = (quoted(self.name()), desired);
         let Some(keys) = keys else {
             let problem = format!("there is no ConfigMap {namespace}/{name}, which is assigned");
-            let mend = vec![
-                format!("kubectl kubelet-config -n {} push FILE --name BASE", quoted(namespace)),
-                format!("kubectl kubelet-config reset {node}"),
-            ];
+            let mend = vec![self.push(), format!("kubectl kubelet-config reset {node}")];
             return Some(Finding::of_node("no-config-map", self.name(), problem, mend));
         };
         if keys.contains(key) {
@@ -223,7 +230,10 @@ impl ExaminedNode {
         let has: Vec<&str> = keys.iter().map(String::as_str).take(5).collect();
         let shown = if has.is_empty() { "nothing".to_owned() } else { has.join(", ") };
         let problem = format!("ConfigMap {namespace}/{name} has no key {key}, which is assigned; it has {shown}");
-        let other = has.first().copied().unwrap_or("KEY");
+        // Whichever of several is a kubelet's, whoever mends it knows: an assignment of another is as bad.
+        let is_beside = |key: &&String| key.ends_with(FLAGS_SUFFIX) || key.ends_with(SIGNATURE_SUFFIX);
+        let candidates: Vec<&String> = keys.iter().filter(|key| !is_beside(key)).collect();
+        let other = if let [only] = candidates[..] { only } else { "KEY" };
         let mend = match carrier {
             Carrier::Labels => format!("kubectl label --overwrite node {node} {LABELS}key={}", quoted(other)),
             Carrier::Native => {

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::super::view::first_of;
 use super::node::PoolNode;
 use super::revision::{APPROVED_REVISION, RevisionFault};
 use super::types::{BadRevision, BadRevisionNode, KubeletConfigPoolStatus, PoolCondition};
@@ -256,9 +257,7 @@ pub(crate) fn rfc3339(time: Timestamp) -> String {
 
 /// Names, ten at the most.
 fn listed(names: &[String]) -> String {
-    let shown: Vec<&str> = names.iter().take(NAMES).map(String::as_str).collect();
-    let more = names.len() - shown.len();
-    if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }
+    first_of(names, NAMES)
 }
 
 /// What Nodes say, ten of them at the most.

@@ -232,7 +232,7 @@ pub struct RolloutStrategy {
     pub zone_key: String,
     /// When a Node has finished a revision. Proven: it is the Node's last known good. Active: it runs and the Node is Ready.
     pub proof: Proof,
-    /// Number of Nodes that may reject, roll back or time out on a revision before it is marked bad, counting the last one.
+    /// So many Nodes that reject a revision, roll it back, are not Ready for a minute or time out with it mark it bad.
     #[schemars(with = "i32", range(min = 1, max = 1000))]
     pub max_failures: u32,
     /// What happens to Nodes that have a bad revision. Revert: they get currentRevision again. Stop: they are left alone.
