@@ -23,6 +23,7 @@ testkit::scenarios!(
     a_kubelet_that_loses_the_api_server_by_itself_is_rolled_back,
     the_api_server_goes_away_in_mid_trial_and_no_version_is_bad,
     an_overloaded_api_server_is_nobodys_fault,
+    what_is_not_sent_shows_nothing,
     the_runtime_goes_away_in_mid_trial_and_no_version_is_bad,
     a_runtime_that_the_change_itself_leaves_suspends_nothing,
     a_full_disk_and_a_shutdown_suspend_the_trial,
@@ -152,6 +153,23 @@ fn an_overloaded_api_server_is_nobodys_fault() {
     node.pass(minutes(3));
     assert_eq!(node.last_known_good(), "a");
     assert_eq!(node.starts, ["", "a"]);
+}
+
+/// The API server has asked to wait, for a minute after the change.
+fn what_is_not_sent_shows_nothing() {
+    for cuts_off in [true, false] {
+        let mut node = Node::new();
+        node.assign("a");
+        node.asks_to_wait = true;
+        (node.api, node.contact) = (!cuts_off, !cuts_off);
+        node.pass(60);
+        assert_eq!((node.active(), node.state.suspended()), ("a", None), "{:?}", node.events());
+        node.asks_to_wait = false;
+        node.pass(minutes(3));
+        assert_eq!(node.active(), if cuts_off { "" } else { "a" }, "{:?}", node.events());
+        node.pass(minutes(9));
+        assert_eq!(node.last_known_good(), if cuts_off { "" } else { "a" });
+    }
 }
 
 fn the_runtime_goes_away_in_mid_trial_and_no_version_is_bad() {

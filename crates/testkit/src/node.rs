@@ -67,6 +67,8 @@ pub struct Node {
     pub api: bool,
     /// The API server answers everything with 503.
     pub busy: bool,
+    /// It has asked for no requests, and none is sent.
+    pub asks_to_wait: bool,
     /// The kubelet renews its Lease and posts its Node.
     pub contact: bool,
     pub is_ready: bool,
@@ -223,6 +225,7 @@ impl Node {
             is_deaf: false,
             api: true,
             busy: false,
+            asks_to_wait: false,
             contact: true,
             is_ready: true,
             same_heartbeat: None,

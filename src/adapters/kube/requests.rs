@@ -50,10 +50,7 @@ pub(super) async fn observe_lease(client: Client, signals: &ClientSignals, node:
     let was_held = signals.held_until().is_some();
     match timeout(QUERY_TIMEOUT, api.get(&node)).await {
         Ok(result) => decode::lease_observation(result),
-        // It was not sent, or late, as whatever was sent before was answered 429 or 503: the API server is there.
-        Err(_) if was_held || signals.held_until().is_some() => {
-            LeaseObservation::Busy("the API server has asked to wait (Retry-After)".to_owned())
-        }
+        Err(_) if was_held || signals.held_until().is_some() => LeaseObservation::NotSent,
         Err(_) => LeaseObservation::Unreachable(format!("no answer within {} s", QUERY_TIMEOUT.as_secs())),
     }
 }

@@ -191,7 +191,7 @@ impl State {
     }
 
     pub(in crate::machine) fn lease_observed(&mut self, ticket: Ticket, observed: &LeaseObservation) {
-        if !self.health.take_answer(Question::Lease, ticket) {
+        if !self.health.take_answer(Question::Lease, ticket) || *observed == LeaseObservation::NotSent {
             return;
         }
         let fresh = matches!(observed, LeaseObservation::Renewed(time)
@@ -212,6 +212,7 @@ impl State {
                 run.record_bad(Signal::ApiServer, now);
                 run.was_answered = true;
             }
+            LeaseObservation::NotSent => {}
             LeaseObservation::Absent => run.hear_api_server(now),
             LeaseObservation::Renewed(time) => {
                 run.hear_api_server(now);

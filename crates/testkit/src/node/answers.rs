@@ -172,6 +172,7 @@ impl Node {
     fn observe(&mut self, ticket: Ticket, query: &Query) -> Input {
         let answers = self.api_answers();
         match query {
+            Query::Lease if self.asks_to_wait => Input::LeaseObserved(ticket, LeaseObservation::NotSent),
             Query::Lease if self.busy => Input::LeaseObserved(ticket, LeaseObservation::Busy("503".into())),
             Query::Lease if !answers => Input::LeaseObserved(ticket, LeaseObservation::Unreachable("refused".into())),
             Query::Lease => {
@@ -182,9 +183,10 @@ impl Node {
                 let renewed = kubelet_config::status::timestamp(self.renewed.saturating_mul(1_000_000_000));
                 Input::LeaseObserved(ticket, LeaseObservation::Renewed(renewed))
             }
-            Query::Pods => {
-                Input::PodsObserved(ticket, (answers && !self.busy && self.lists_pods).then(|| self.inventory.clone()))
-            }
+            Query::Pods => Input::PodsObserved(
+                ticket,
+                (answers && !self.busy && !self.asks_to_wait && self.lists_pods).then(|| self.inventory.clone()),
+            ),
             Query::Environment(_) => Input::EnvironmentObserved(ticket, self.environment.clone()),
             Query::Activity(..) => Input::ActivityObserved(ticket, self.activity),
         }
