@@ -2,9 +2,9 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::fd::IntoRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -18,11 +18,9 @@ use super::ownership;
 const CHILD_GRACE: Duration = Duration::from_secs(2);
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
-/// What came of the attempt to lock.
-#[derive(Debug)]
-pub(crate) enum Lock {
-    /// Ours while this lives.
-    Held(File),
+/// Why there is no lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NotLocked {
     /// Another supervisor has it; what its pid file says.
     Taken(String),
     /// The lock file cannot be made (read-only disk); the reason. Not a ground to leave the node
@@ -30,33 +28,61 @@ pub(crate) enum Lock {
     Unavailable(String),
 }
 
-/// The same for who cannot wait for a disk that stalls: then it is unavailable.
-pub(crate) async fn take_within(root: PathBuf, limit: Duration) -> Lock {
-    within(limit, move || take(&root)).await
+impl std::fmt::Display for NotLocked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Taken(pid) => write!(f, "process {pid} uses the store"),
+            Self::Unavailable(why) => f.write_str(why),
+        }
+    }
 }
 
-async fn within(limit: Duration, take: impl FnOnce() -> Lock + Send + 'static) -> Lock {
+/// The lock while the process lives, once it has it.
+pub(crate) type SharedLock = Arc<OnceLock<File>>;
+
+/// Takes it, for who cannot wait for a disk that stalls: then it is unavailable, and may come later.
+pub(crate) async fn hold_within(root: PathBuf, limit: Duration, lock: SharedLock) -> Result<(), NotLocked> {
+    within(limit, move || take(&root), lock).await
+}
+
+/// The same for who can wait.
+pub(crate) async fn hold(root: PathBuf, lock: SharedLock) -> Result<(), NotLocked> {
+    if lock.get().is_some() {
+        return Ok(());
+    }
+    within(Duration::MAX, move || take(&root), lock).await
+}
+
+async fn within(
+    limit: Duration,
+    take: impl FnOnce() -> Result<File, NotLocked> + Send + 'static,
+    lock: SharedLock,
+) -> Result<(), NotLocked> {
     let (answer, taken) = tokio::sync::oneshot::channel();
     tokio::task::spawn_blocking(move || {
-        match answer.send(take()) {
-            Err(Lock::Held(late)) => drop(late.into_raw_fd()), // never closed: nobody else may take what we use
-            Err(Lock::Taken(pid)) => tracing::error!("another kubelet-supervisor, pid {pid}, uses the store; stop it"),
-            Ok(()) | Err(Lock::Unavailable(_)) => {}
+        let held = take().map(|file| drop(lock.set(file)));
+        // Our own pid: by another attempt of ours.
+        if let Err(Err(NotLocked::Taken(pid))) = answer.send(held)
+            && pid != std::process::id().to_string()
+        {
+            tracing::error!("another kubelet-supervisor, pid {pid}, uses the store; stop it");
         }
     });
     match tokio::time::timeout(limit, taken).await {
-        Ok(Ok(lock)) => lock,
-        Ok(Err(_)) => Lock::Unavailable("the task that took it died".to_owned()),
-        Err(_) => Lock::Unavailable(format!("no answer of the disk within {} s", limit.as_secs())),
+        Ok(Ok(held)) => held,
+        Ok(Err(_)) => Err(NotLocked::Unavailable("the task that took it died".to_owned())),
+        Err(_) => Err(NotLocked::Unavailable(format!("no answer of the disk within {} s", limit.as_secs()))),
     }
 }
 
 /// Takes `supervisor/lock` below `root`. One that was killed a moment ago is not in the way.
-pub(crate) fn take(root: &Path) -> Lock {
+pub(crate) fn take(root: &Path) -> Result<File, NotLocked> {
     let begun = Instant::now();
     loop {
         match try_take(root) {
-            Lock::Taken(pid) if is_dead(&pid) && begun.elapsed() < CHILD_GRACE => std::thread::sleep(TRY_AGAIN),
+            Err(NotLocked::Taken(pid)) if is_dead(&pid) && begun.elapsed() < CHILD_GRACE => {
+                std::thread::sleep(TRY_AGAIN);
+            }
             lock => return lock,
         }
     }
@@ -66,10 +92,10 @@ fn is_dead(pid: &str) -> bool {
     pid.parse().is_ok_and(|pid| kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH))
 }
 
-fn try_take(root: &Path) -> Lock {
+fn try_take(root: &Path) -> Result<File, NotLocked> {
     let path = root.join("supervisor/lock");
     if let Err(error) = ownership::check(&path) {
-        return Lock::Unavailable(error.to_string());
+        return Err(NotLocked::Unavailable(error.to_string()));
     }
     let open = || -> std::io::Result<File> {
         if let Some(dir) = path.parent() {
@@ -83,7 +109,7 @@ fn try_take(root: &Path) -> Lock {
     };
     let mut file = match open() {
         Ok(file) => file,
-        Err(error) => return Lock::Unavailable(format!("{}: {error}", path.display())),
+        Err(error) => return Err(NotLocked::Unavailable(format!("{}: {error}", path.display()))),
     };
     match file.try_lock() {
         Ok(()) => {
@@ -95,14 +121,14 @@ fn try_take(root: &Path) -> Lock {
             if let Err(error) = note() {
                 tracing::debug!("{}: {error}", path.display());
             }
-            Lock::Held(file)
+            Ok(file)
         }
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
             let _ = file.take(32).read_to_string(&mut pid);
-            Lock::Taken(pid.trim().to_owned())
+            Err(NotLocked::Taken(pid.trim().to_owned()))
         }
-        Err(TryLockError::Error(error)) => Lock::Unavailable(format!("{}: {error}", path.display())),
+        Err(TryLockError::Error(error)) => Err(NotLocked::Unavailable(format!("{}: {error}", path.display()))),
     }
 }
 
@@ -114,14 +140,14 @@ mod tests {
     async fn what_a_dead_one_left_open_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().to_owned();
-        let Lock::Held(held) = take(&root) else { panic!("it is free") };
+        let held = take(&root).unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         std::fs::write(root.join("supervisor/lock"), format!("{}\n", child.id())).unwrap();
         let late = tokio::task::spawn_blocking(move || take(&root));
         tokio::time::sleep(Duration::from_millis(100)).await;
         drop(held);
-        assert!(matches!(late.await.unwrap(), Lock::Held(_)));
+        assert!(late.await.unwrap().is_ok());
     }
 
     #[tokio::test]
@@ -129,16 +155,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (root, (go, stalled)) = (dir.path().to_owned(), std::sync::mpsc::channel::<()>());
         let (done, taken) = tokio::sync::oneshot::channel();
-        let lock = within(Duration::from_millis(20), move || {
+        let lock = SharedLock::default();
+        let late = move || {
             stalled.recv().unwrap();
             let lock = take(&root);
             done.send(()).unwrap();
             lock
-        });
-        assert!(matches!(lock.await, Lock::Unavailable(why) if why.contains("no answer")));
+        };
+        let held = within(Duration::from_millis(20), late, lock.clone()).await;
+        assert!(matches!(held, Err(NotLocked::Unavailable(why)) if why.contains("no answer")));
         go.send(()).unwrap();
         taken.await.unwrap();
-        let second = take_within(dir.path().to_owned(), Duration::from_secs(60)).await;
-        assert!(matches!(second, Lock::Taken(pid) if pid == std::process::id().to_string()));
+        let second = hold_within(dir.path().to_owned(), Duration::from_secs(60), SharedLock::default()).await;
+        assert_eq!(second, Err(NotLocked::Taken(std::process::id().to_string())));
+        while hold(dir.path().to_owned(), lock.clone()).await.is_err() {}
+        assert!(lock.get().is_some());
     }
 }

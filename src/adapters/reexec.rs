@@ -174,16 +174,13 @@ pub fn can_take_over(text: &str) -> Result<(), String> {
 /// A listener that may be bound later than the supervisor begins.
 pub type SharedListener = Arc<OnceLock<OwnedFd>>;
 
-/// The store's lock, which may be had later than the supervisor begins.
-pub type SharedLock = Arc<OnceLock<File>>;
-
 /// Replaces this process by the installed binary.
 #[derive(Debug)]
 pub struct SelfExec {
     /// The kubelet's notify socket, and its name.
     pub notify: Option<(OwnedFd, String)>,
-    /// The store's lock, once there is one.
-    pub lock: SharedLock,
+    /// The store's lock, once it is had.
+    pub lock: Arc<OnceLock<File>>,
     /// The listener for metrics, once there is one.
     pub listener: SharedListener,
     /// The daemon's queue.

@@ -139,11 +139,8 @@ impl<D: Disk> FsStore<D> {
         self.history.append(&self.disk, &dir, entry)
     }
 
-    /// The history, oldest first.
-    ///
-    /// # Errors
-    /// A file of it cannot be read.
-    pub fn history(&self) -> Result<Vec<HistoryEntry>, StoreError> {
+    /// The history as far as it can be read, oldest first, and why the rest cannot be.
+    pub fn history(&self) -> (Vec<HistoryEntry>, Option<StoreError>) {
         history::entries(&self.disk, &self.root.join("supervisor"))
     }
 

@@ -39,8 +39,7 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let dir = options.store.require("")?;
-    let entries = FsStore::new(GuardedDisk::new(&dir), &dir).history();
-    let mut entries = entries.map_err(|error| Failure::new(1, format!("the history cannot be read: {error}")))?;
+    let (mut entries, damage) = FsStore::new(GuardedDisk::new(&dir), &dir).history();
     if let Some(number) = options.number.and_then(|number| usize::try_from(number).ok()) {
         entries.drain(..entries.len().saturating_sub(number));
     }
@@ -50,13 +49,13 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
         Output::Text if entries.is_empty() => String::new(),
         Output::Text => table(&entries, exposition::terminal_columns(&std::io::stdout())),
     };
-    if entries.is_empty() && matches!(options.output, Output::Text) {
+    if entries.is_empty() && damage.is_none() && matches!(options.output, Output::Text) {
         eprintln!("note: nothing has happened in {} yet", dir.display());
     }
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         // `| head` has seen enough.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::new(1, error.to_string())),
-        _ => Ok(0),
+        _ => damage.map_or(Ok(0), |error| Err(Failure::new(1, format!("not all of the history can be read: {error}")))),
     }
 }
 

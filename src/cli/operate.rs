@@ -7,7 +7,7 @@ use super::common::Failure;
 use super::control::{StoreDir, Unreachable};
 use crate::adapters::clock::BootClock;
 use crate::adapters::fsx::GuardedDisk;
-use crate::adapters::lock::{self, Lock};
+use crate::adapters::lock::{self, NotLocked};
 use crate::adapters::store::FsStore;
 use crate::daemon::settings;
 use crate::machine;
@@ -100,12 +100,12 @@ fn offline(store: &StoreDir, command: &Command, why: &str) -> Result<u8, Failure
     let dir = store.require(&format!("no supervisor answers ({why}) and "))?;
     // Held to the end: a supervisor that starts meanwhile must not read half of it.
     let _lock = match lock::take(&dir) {
-        Lock::Held(file) => file,
-        Lock::Taken(pid) => {
+        Ok(file) => file,
+        Err(NotLocked::Taken(pid)) => {
             let hint = "if it is just starting, try again; else see its journal";
             return Err(Failure::new(1, format!("a supervisor runs, pid {pid}, but does not listen ({why}); {hint}")));
         }
-        Lock::Unavailable(reason) => {
+        Err(NotLocked::Unavailable(reason)) => {
             return Err(Failure::new(
                 1,
                 format!("no supervisor answers ({why}) and the store cannot be locked: {reason}"),

@@ -1,10 +1,8 @@
 //! The only place that names concrete adapters and hands them to the loop.
 
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -25,14 +23,14 @@ use crate::adapters::kube::{self, KubeCluster, Standalone};
 use crate::adapters::kubelet_process::{KubeletProcess, ReadySignal, RunCommand, StandbyKubelet};
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::local_files::source::LocalSource;
-use crate::adapters::lock::{self, Lock};
+use crate::adapters::lock::{self, NotLocked, SharedLock};
 use crate::adapters::metrics::Metrics;
 use crate::adapters::notify_socket::NotifySocket;
 use crate::adapters::policy::PolicyFile;
 use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid};
-use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, SharedListener, SharedLock, StartMode};
+use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, SharedListener, StartMode};
 use crate::adapters::source_dir::{self, SourceDir};
 use crate::adapters::stderr_relay::StderrRelay;
 use crate::adapters::store::FsStore;
@@ -151,10 +149,11 @@ pub(crate) async fn supervise(settings: Settings, start_mode: StartMode) -> anyh
             None
         }
     };
-    let lock = match inherited.as_mut().and_then(|inherited| inherited.lock.take()) {
-        Some(lock) => Some(lock),
-        None => locked(&settings).await?,
-    };
+    let lock = SharedLock::default();
+    match inherited.as_mut().and_then(|inherited| inherited.lock.take()) {
+        Some(file) => drop(lock.set(file)),
+        None => locked(&settings, &lock).await?,
+    }
     let (program, args) = (settings.program.clone(), settings.args.clone());
     let kubelet = inherited.as_ref().map(|inherited| inherited.pid);
     let why = match catch_unwind(AssertUnwindSafe(|| assemble(settings, inherited, lock))) {
@@ -176,18 +175,16 @@ pub(crate) async fn supervise(settings: Settings, start_mode: StartMode) -> anyh
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
 
-async fn locked(settings: &Settings) -> anyhow::Result<Option<File>> {
-    match lock::take_within(settings.dir.clone(), limits::LOAD_DEADLINE).await {
-        Lock::Held(file) => Ok(Some(file)),
-        Lock::Taken(pid) => anyhow::bail!(
+async fn locked(settings: &Settings, lock: &SharedLock) -> anyhow::Result<()> {
+    match lock::hold_within(settings.dir.clone(), limits::LOAD_DEADLINE, lock.clone()).await {
+        Ok(()) => {}
+        Err(NotLocked::Taken(pid)) => anyhow::bail!(
             "{} is in use by another kubelet-supervisor, pid {pid}; stop that one or give --dynamic-config-dir",
             settings.dir.display()
         ),
-        Lock::Unavailable(why) => {
-            tracing::warn!("cannot lock the store, going on without: {why}");
-            Ok(None)
-        }
+        Err(NotLocked::Unavailable(why)) => tracing::warn!("cannot lock the store, going on without for now: {why}"),
     }
+    Ok(())
 }
 
 /// All that the loop needs.
@@ -199,7 +196,7 @@ struct Daemon {
     child: ChildPid,
 }
 
-fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: Option<File>) -> anyhow::Result<Daemon> {
+fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: SharedLock) -> anyhow::Result<Daemon> {
     let (inputs, queue) = unbounded_channel();
     let child = ChildPid::default();
     let signals = Signals::register().context("cannot register signal handlers")?;
@@ -208,7 +205,6 @@ fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: Option<
         notify = inherited.notify.take();
     }
     let (notify, ready) = notify_socket(&settings, notify, inherited.is_some(), &child, &inputs);
-    let lock = lock.map_or_else(SharedLock::default, |lock| Arc::new(OnceLock::from(lock)));
     let self_exec =
         SelfExec { notify, lock: lock.clone(), listener: SharedListener::default(), inputs: inputs.clone() };
 
@@ -396,51 +392,40 @@ fn root_dir(settings: &Settings) -> std::path::PathBuf {
     settings.args.last("root-dir").unwrap_or("/var/lib/kubelet").into()
 }
 
-/// Takes operators' commands, with the lock of the store: a verb that finds no socket writes to a store that nobody has locked.
-/// What is not to be had now, such as on a disk that is full or read-only, is tried again.
+/// Takes operators' commands, and has the store locked: a verb that finds no socket writes to a store that nobody has locked. What
+/// is not to be had now, such as on a disk that is full or read-only, is tried again.
 fn serve_commands(settings: &Settings, endpoints: &Endpoints, commands: &CommandQueue, lock: SharedLock) {
     let (dir, endpoints, commands) = (settings.dir.clone(), endpoints.clone(), commands.clone());
     let socket = dir.join("supervisor/control.sock");
     // They lie on a disk that may stall; the kubelet does not wait for it.
     tokio::spawn(async move {
-        let mut is_told = false;
+        let (mut is_served, mut told) = (false, String::new());
         loop {
-            let served = match locked_late(&dir, &lock).await {
-                Ok(()) => http::serve_unix(socket.clone(), endpoints.clone(), commands.clone()).await,
-                Err(why) => Err(std::io::Error::other(why)),
+            let locked = lock::hold(dir.clone(), lock.clone()).await;
+            // A socket there may be that of whoever has the store.
+            let served = match &locked {
+                Err(NotLocked::Taken(_)) => Ok(()),
+                _ if is_served => Ok(()),
+                _ => http::serve_unix(socket.clone(), endpoints.clone(), commands.clone())
+                    .await
+                    .map(|()| is_served = true),
             };
-            match served {
-                Ok(()) => break,
-                Err(error) if !is_told => tracing::warn!(
-                    "`status` will only see the store, and operators' commands cannot be taken: {}: {error}; it is tried again",
-                    socket.display()
-                ),
-                Err(_) => {}
+            let why = match (served, locked) {
+                (Ok(()), Ok(())) => break,
+                (Err(error), _) => format!("{}: {error}", socket.display()),
+                (_, Err(why)) => format!("{}: {why}", dir.display()),
+            };
+            if why != told {
+                let lacks = if is_served { "the store is not locked" } else { "operators' commands cannot be taken" };
+                tracing::warn!("{lacks}: {why}; it is tried again");
+                told = why;
             }
-            is_told = true;
             tokio::time::sleep(SOCKET_RETRY).await;
         }
-        if is_told {
+        if !told.is_empty() {
             tracing::info!("operators' commands are taken on {}", socket.display());
         }
     });
-}
-
-/// Locks the store, where that could not be done at the start.
-async fn locked_late(dir: &Path, lock: &SharedLock) -> Result<(), String> {
-    if lock.get().is_some() {
-        return Ok(());
-    }
-    match lock::take_within(dir.to_owned(), limits::LOAD_DEADLINE).await {
-        Lock::Held(file) => {
-            let _ = lock.set(file);
-            Ok(())
-        }
-        // By an answer of the disk that came too late to be waited for.
-        Lock::Taken(pid) if pid == std::process::id().to_string() => Ok(()),
-        Lock::Taken(pid) => Err(format!("the store is in use by process {pid}")),
-        Lock::Unavailable(why) => Err(why),
-    }
 }
 
 fn cluster(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Metrics) -> Box<dyn ports::Cluster> {

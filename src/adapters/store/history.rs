@@ -48,13 +48,16 @@ fn older(dir: &Path) -> PathBuf {
     dir.join("history.1.jsonl")
 }
 
-/// All entries, oldest first; lines that are none are left out.
-pub(super) fn entries<D: Disk>(disk: &D, dir: &Path) -> Result<Vec<HistoryEntry>, StoreError> {
-    let mut found = Vec::new();
+/// All entries that can be read, oldest first, and why others cannot be; lines that are none are left out.
+pub(super) fn entries<D: Disk>(disk: &D, dir: &Path) -> (Vec<HistoryEntry>, Option<StoreError>) {
+    let (mut found, mut damage) = (Vec::new(), None);
     for path in [older(dir), current(dir)] {
-        found.extend(parse(&read(disk, &path).map_err(|error| StoreError::disk(&path, error))?));
+        match read(disk, &path) {
+            Ok(bytes) => found.extend(parse(&bytes)),
+            Err(error) => damage = Some(StoreError::disk(&path, error)),
+        }
     }
-    Ok(found)
+    (found, damage)
 }
 
 /// The lines that are entries; a number is never 0.
@@ -142,7 +145,7 @@ impl History {
     /// What the API server may lack, oldest first.
     pub(super) fn unreported<D: Disk>(&mut self, disk: &D, dir: &Path) -> Vec<HistoryEntry> {
         let known = self.last_reported(disk, dir);
-        let mut found = entries(disk, dir).unwrap_or_default();
+        let (mut found, _) = entries(disk, dir);
         found.retain(|entry| !entry.local && entry.number > known);
         found.split_off(found.len().saturating_sub(RESEND))
     }

@@ -90,7 +90,7 @@ fn the_history_is_bounded_and_counts_on() {
     let (disk, mut appended) = (SimDisk::default(), Appended::default());
     append_all(&disk, &mut appended);
     assert_eq!(appended.acknowledged.keys().copied().collect::<Vec<_>>(), (1..=LENGTH).collect::<Vec<_>>());
-    let found = store(&disk).history().unwrap();
+    let found = store(&disk).history().0;
     appended.check(&found, "no fault");
     assert!(found.len() < 32, "rotated: {}", found.len());
     for name in ["history.jsonl", "history.1.jsonl"] {
@@ -149,17 +149,17 @@ fn the_history_outlives_a_power_cut_at_every_operation() {
             disk.crash(&mut Rng::new(seed));
             // Twice, because what the first crash left may be what the second one tears.
             for life in 0..2 {
-                appended.check(&store(&disk).history().unwrap(), &context);
+                appended.check(&store(&disk).history().0, &context);
                 let mut store = store(&disk);
-                let before = numbers(&store.history().unwrap());
+                let before = numbers(&store.history().0);
                 appended.append(&mut store, format!("after {life}"));
                 let (number, _) = appended.acknowledged.last_key_value().unwrap();
                 assert!(before.iter().all(|earlier| earlier < number), "{context}: {number} after {before:?}");
-                appended.check(&store.history().unwrap(), &context);
+                appended.check(&store.history().0, &context);
                 assert!(store.unreported().iter().any(|entry| entry.number == *number), "{context}");
                 disk.crash(&mut Rng::new(seed + 100));
             }
-            appended.check(&store(&disk).history().unwrap(), &context);
+            appended.check(&store(&disk).history().0, &context);
         }
     }
 }
@@ -173,9 +173,9 @@ fn the_history_goes_on_after_a_failure_at_any_operation() {
             disk.plan(Plan { fault, at, once: true });
             append_all(&disk, &mut appended);
             assert!(appended.acknowledged.len() as u64 >= LENGTH - 1, "{context}");
-            appended.check(&store(&disk).history().unwrap(), &context);
+            appended.check(&store(&disk).history().0, &context);
             disk.crash(&mut Rng::new(at));
-            appended.check(&store(&disk).history().unwrap(), &context);
+            appended.check(&store(&disk).history().0, &context);
         }
     }
 }
