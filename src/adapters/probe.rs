@@ -3,6 +3,7 @@
 //! Its port is free while the kubelet restarts, and any user may take one above 1023. So an answer counts if whoever listens
 //! there is of the same user as this process, of which the kubelet is a child.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -55,10 +56,9 @@ async fn ask(target: &HealthzTarget, limit: Duration, is_told: &AtomicBool) -> b
     let question = async {
         let stream = TcpStream::connect((target.host.as_str(), target.port)).await.ok()?;
         let server = stream.peer_addr().ok()?;
-        // Before it is asked: whoever took the port cannot leave it to the kubelet and answer all the same.
-        let stranger = tokio::task::spawn_blocking(move || stranger(server)).await.ok()?;
-        tell(server, stranger.as_deref(), is_told);
-        if stranger.is_some() {
+        // Before it is asked: whoever took the port can hardly leave it to the kubelet and answer all the same.
+        let listening = move || tcp_table::listening_user(Path::new("/proc"), server);
+        if !is_own(server, &tokio::task::spawn_blocking(listening).await.ok()?, is_told) {
             return Some(false);
         }
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
@@ -74,27 +74,25 @@ async fn ask(target: &HealthzTarget, limit: Duration, is_told: &AtomicBool) -> b
     matches!(tokio::time::timeout(limit, question).await, Ok(Some(true)))
 }
 
-/// Who listens there, if that is not this process' own user. Where the kernel does not say, nobody is a stranger: a kubelet that
-/// answers is not taken for a sick one.
-fn stranger(server: SocketAddr) -> Option<String> {
-    match tcp_table::listening_user(Path::new("/proc"), server).ok()? {
-        Some(user) if user == geteuid().as_raw() => None,
-        Some(user) => Some(format!("user {user}")),
-        None => Some("somebody who has left it".to_owned()),
-    }
-}
-
-fn tell(server: SocketAddr, stranger: Option<&str>, is_told: &AtomicBool) {
+/// True if whoever listens there is of this process' own user. Where the kernel does not say, too: a kubelet that answers is not
+/// taken for a sick one.
+fn is_own(server: SocketAddr, listening: &io::Result<Option<u32>>, is_told: &AtomicBool) -> bool {
+    let stranger = match listening {
+        Ok(None) => return false, // it has just ended
+        Ok(Some(user)) => Some(*user).filter(|user| *user != geteuid().as_raw()),
+        Err(_) => None,
+    };
     let was_told = is_told.swap(stranger.is_some(), Ordering::Relaxed);
-    if let Some(stranger) = stranger
+    if let Some(user) = stranger
         && !was_told
     {
         tracing::warn!(
-            "{server}, the kubelet's healthz, is held by {stranger}: no answer from there counts. `ss -ltnp 'sport = :{}'` \
+            "{server}, the kubelet's healthz, is held by user {user}: no answer from there counts. `ss -ltnp 'sport = :{}'` \
              names the process; once it is gone the kubelet takes the port within 5 s",
             server.port()
         );
     }
+    stranger.is_none()
 }
 
 #[cfg(test)]
@@ -141,6 +139,8 @@ mod tests {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let target = HealthzTarget { host: free.ip().to_string(), port: free.port() };
         assert!(!ask(&target, Duration::from_secs(30), &AtomicBool::default()).await);
-        assert_eq!(stranger(free).as_deref(), Some("somebody who has left it"));
+        let listening = tcp_table::listening_user(Path::new("/proc"), free);
+        assert!(matches!(listening, Ok(None)) && !is_own(free, &listening, &AtomicBool::default()));
+        assert!(is_own(free, &Err(io::ErrorKind::NotFound.into()), &AtomicBool::default()), "nobody knows");
     }
 }

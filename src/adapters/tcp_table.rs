@@ -36,9 +36,12 @@ pub(super) fn table(proc: &Path, pid: u32, name: &str) -> Option<Vec<Socket>> {
 /// # Errors
 /// The table cannot be read.
 pub(super) fn listening_user(proc: &Path, address: SocketAddr) -> io::Result<Option<u32>> {
-    // IPv6 may be off.
-    let listening = [listening(proc, "tcp")?, listening(proc, "tcp6").unwrap_or_default()].concat();
-    Ok(server_of(&listening, address).map(|socket| socket.uid))
+    let v6 = match listening(proc, "tcp6") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(), // it is off
+        result => result?,
+    };
+    let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+    Ok(server_of(&[listening(proc, "tcp")?, v6].concat(), address).map(|socket| socket.uid))
 }
 
 /// Listening sockets alone, which come first (`tcp_get_idx`, net/ipv4/tcp_ipv4.c, Linux 6.1): connections may be very many.
