@@ -11,9 +11,9 @@ say() { echo "kubelet-supervisor: $*"; }
 # in /opt, is not this package's.
 names_program() { # FILE
     grep -qs kubelet-supervisor "$1" || return 1
-    # Lines that go on are one; quotes, and what a shell takes for the end of a word, are blanks.
+    # Lines that go on are one; quotes, and what else can stand before or behind a path, are blanks.
     words=$(sed -e ':a' -e '/\\$/{N;s/\\\n/ /;ta' -e '}' "$1" |
-        sed -n "s/^[[:space:]]*ExecStart[[:space:]]*=[-@:+!]*//;T;s/[\"';&|(){}\\\\]/ /g;p")
+        sed -n "s/^[[:space:]]*ExecStart[[:space:]]*=[-@:+!]*//;T;s/[\"'\`=<>,;&|(){}\\\\]/ /g;p")
     set -f # words, not patterns
     for word in $words; do
         case $word in

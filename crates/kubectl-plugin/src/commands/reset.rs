@@ -22,9 +22,9 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         if self.wait.goal() == Goal::Proven {
-            return Err(Failure::new(
-                "--wait=proven: a node's own configuration is not proven anew; `--wait` waits until it is back",
-            ));
+            let message =
+                "--wait=proven: a node's own configuration is not proven anew; `--wait` waits until it is back";
+            return Err(Failure { code: 2, message: message.to_owned() });
         }
         let (mut writer, rows) = self.writing.open(context, None).await?;
         let expected = Expectation::new(None, None, Goal::Active);

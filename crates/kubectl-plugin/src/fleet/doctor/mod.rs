@@ -195,8 +195,8 @@ impl ExaminedNode {
                 let mend = match condition.reason.as_str() {
                     // The ConfigMap and the rights to it are looked at one by one.
                     "SyncFailed" => vec![history],
-                    // It is refused again until it is another one.
-                    "Rejected" => vec![history, self.push()],
+                    // Mostly it is the configuration that is to be another one.
+                    "Rejected" => vec![history, self.push(), retry],
                     _ => vec![history, retry],
                 };
                 found.push(Finding::of_node("failed", node, problem, mend));
