@@ -50,7 +50,11 @@ pub(crate) async fn hold(root: PathBuf, lock: SharedLock) -> Result<(), NotLocke
     if lock.get().is_some() {
         return Ok(());
     }
-    within(Duration::MAX, move || take(&root), lock).await
+    // An attempt of before may have got it meanwhile.
+    match within(Duration::MAX, move || take(&root), lock.clone()).await {
+        Err(_) if lock.get().is_some() => Ok(()),
+        held => held,
+    }
 }
 
 async fn within(

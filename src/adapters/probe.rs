@@ -78,17 +78,18 @@ async fn ask(target: &HealthzTarget, limit: Duration, is_told: &AtomicBool) -> b
 /// taken for a sick one.
 fn is_own(server: SocketAddr, listening: &io::Result<Option<u32>>, is_told: &AtomicBool) -> bool {
     let stranger = match listening {
-        Ok(None) => return false, // it has just ended
-        Ok(Some(user)) => Some(*user).filter(|user| *user != geteuid().as_raw()),
+        Ok(Some(user)) if *user == geteuid().as_raw() => None,
+        Ok(Some(user)) => Some(format!("user {user}")),
+        Ok(None) => Some("nobody whom the kernel lists".to_owned()), // or it has just ended
         Err(_) => None,
     };
     let was_told = is_told.swap(stranger.is_some(), Ordering::Relaxed);
-    if let Some(user) = stranger
+    if let Some(stranger) = &stranger
         && !was_told
     {
         tracing::warn!(
-            "{server}, the kubelet's healthz, is held by user {user}: no answer from there counts. `ss -ltnp 'sport = :{}'` \
-             names the process; once it is gone the kubelet takes the port within 5 s",
+            "{server}, the kubelet's healthz, is held by {stranger}: no answer from there counts. `ss -ltnp 'sport = :{}'` names \
+             the process; once it is gone the kubelet takes the port within 5 s",
             server.port()
         );
     }

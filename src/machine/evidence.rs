@@ -238,8 +238,8 @@ pub enum LeaseObservation {
     Busy(String),
     /// The API server did not answer in time, or refused the credentials; with its message.
     Unreachable(String),
-    /// It was not sent in time, for the API server has asked for no requests for a while. It shows nothing.
-    NotSent,
+    /// It was not sent in time, for the API server has answered with `Retry-After`.
+    HeldBack,
 }
 
 /// The node without its kubelet: what is no configuration's fault.

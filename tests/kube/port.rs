@@ -105,7 +105,7 @@ async fn a_server_that_asks_to_wait_is_not_out_of_reach() {
     let mut bench = Bench::connected().await;
     bench.server.faults().push(Fault::once(Verb::List, "/pods", FaultKind::Throttle(60)));
     assert_eq!(bench.pods().await, None);
-    assert_eq!(bench.lease().await, LeaseObservation::NotSent);
+    assert_eq!(bench.lease().await, LeaseObservation::HeldBack);
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn each_query_has_one_answer_whatever_the_server_does() {
             LeaseObservation::Busy(why) | LeaseObservation::Unreachable(why) => {
                 assert!(why.contains(expected), "{what}: {why}");
             }
-            LeaseObservation::Renewed(_) | LeaseObservation::NotSent => panic!("{what}"),
+            LeaseObservation::Renewed(_) | LeaseObservation::HeldBack => panic!("{what}"),
         }
         assert!(began.elapsed() < Duration::from_secs(8), "{what}");
     }

@@ -67,7 +67,7 @@ pub struct Node {
     pub api: bool,
     /// The API server answers everything with 503.
     pub busy: bool,
-    /// It has asked for no requests, and none is sent.
+    /// It has answered with `Retry-After`, and nothing is sent.
     pub asks_to_wait: bool,
     /// The kubelet renews its Lease and posts its Node.
     pub contact: bool,

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::client_layer::ClientSignals;
 use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
@@ -47,10 +47,13 @@ pub(super) async fn post_event(client: Client, node: String, event: HistoryEntry
 /// Gets the own Lease, with the kubelet's own credentials: a question to the API server too.
 pub(super) async fn observe_lease(client: Client, signals: &ClientSignals, node: String) -> LeaseObservation {
     let api: Api<LeaseView> = Api::namespaced(client, LEASES);
-    let was_held = signals.held_until().is_some();
+    let held_until = signals.held_until();
+    if held_until.is_some_and(|until| until > Instant::now() + QUERY_TIMEOUT) {
+        return LeaseObservation::HeldBack;
+    }
     match timeout(QUERY_TIMEOUT, api.get(&node)).await {
         Ok(result) => decode::lease_observation(result),
-        Err(_) if was_held || signals.held_until().is_some() => LeaseObservation::NotSent,
+        Err(_) if held_until.or(signals.held_until()).is_some() => LeaseObservation::HeldBack,
         Err(_) => LeaseObservation::Unreachable(format!("no answer within {} s", QUERY_TIMEOUT.as_secs())),
     }
 }
@@ -73,7 +76,11 @@ pub(super) async fn observe_pods(client: Client, name: String, node: NodeSummary
 }
 
 /// Gets a ConfigMap as it is now. Nothing that a ConfigMap cannot be is given.
-pub(super) async fn fetch(client: Client, reference: ConfigMapRef) -> Result<Arc<Payload>, FetchError> {
+pub(super) async fn fetch(
+    client: Client,
+    signals: &ClientSignals,
+    reference: ConfigMapRef,
+) -> Result<Arc<Payload>, FetchError> {
     let api: Api<ConfigMapView> = Api::namespaced(client, &reference.namespace);
     let failed = |code, why| Err(decode::config_map_error(&reference, code, why));
     match timeout(QUERY_TIMEOUT, api.get(&reference.name)).await {
@@ -84,6 +91,9 @@ pub(super) async fn fetch(client: Client, reference: ConfigMapRef) -> Result<Arc
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => failed(Some(404), String::new()),
         Ok(Err(kube::Error::Api(status))) if status.code == 403 => failed(Some(403), reported::text(&status.message)),
         Ok(Err(error)) => failed(None, reported::error_chain(&error)),
+        Err(_) if signals.held_until().is_some() => {
+            failed(None, "the API server has asked to wait (Retry-After)".to_owned())
+        }
         Err(_) => failed(None, format!("no answer within {} s", QUERY_TIMEOUT.as_secs())),
     }
 }

@@ -142,7 +142,9 @@ impl<'a> Session<'a> {
                 Query::Lease(ticket) => {
                     Input::LeaseObserved(ticket, requests::observe_lease(client, &signals, name).await)
                 }
-                Query::ConfigMap(ticket, map) => Input::ConfigMapFetched(ticket, requests::fetch(client, map).await),
+                Query::ConfigMap(ticket, map) => {
+                    Input::ConfigMapFetched(ticket, requests::fetch(client, &signals, map).await)
+                }
                 Query::Pods(ticket) => Input::PodsObserved(ticket, requests::observe_pods(client, name, node).await),
             });
         });

@@ -54,7 +54,7 @@ pub(super) fn entries<D: Disk>(disk: &D, dir: &Path) -> (Vec<HistoryEntry>, Opti
     for path in [older(dir), current(dir)] {
         match read(disk, &path) {
             Ok(bytes) => found.extend(parse(&bytes)),
-            Err(error) => damage = Some(StoreError::disk(&path, error)),
+            Err(error) => drop(damage.get_or_insert(StoreError::disk(&path, error))),
         }
     }
     (found, damage)

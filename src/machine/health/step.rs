@@ -191,12 +191,16 @@ impl State {
     }
 
     pub(in crate::machine) fn lease_observed(&mut self, ticket: Ticket, observed: &LeaseObservation) {
-        if !self.health.take_answer(Question::Lease, ticket) || *observed == LeaseObservation::NotSent {
+        if !self.health.take_answer(Question::Lease, ticket) {
             return;
         }
         let fresh = matches!(observed, LeaseObservation::Renewed(time)
             if status::seconds_between(time, self.now.wall_nanos).is_some_and(|age| age <= limits::LEASE_FRESH.as_secs()));
-        let away = matches!(observed, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_));
+        // Before a change what was not asked counts as away; after it, as nothing.
+        let away = matches!(
+            observed,
+            LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_) | LeaseObservation::HeldBack
+        );
         self.note_baseline(Signal::ApiServer, !away);
         self.note_baseline(Signal::Lease, fresh);
         let now = self.now;
@@ -212,7 +216,7 @@ impl State {
                 run.record_bad(Signal::ApiServer, now);
                 run.was_answered = true;
             }
-            LeaseObservation::NotSent => {}
+            LeaseObservation::HeldBack => {}
             LeaseObservation::Absent => run.hear_api_server(now),
             LeaseObservation::Renewed(time) => {
                 run.hear_api_server(now);

@@ -183,30 +183,31 @@ fn nothing_is_switched_to_while_the_api_server_is_away() {
     assert!(baseline.contains(&Signal::Lease) && baseline.contains(&Signal::ApiServer), "{baseline:?}");
 }
 
-/// An edit waits for its turn, the API server goes away, the turn comes: the change waits for contact, and for a look at
-/// the pods.
+/// An edit waits for its turn, the API server goes away or asks to wait, the turn comes: the change waits for contact, and for a
+/// look at the pods.
 #[test]
 fn a_turn_that_comes_without_contact_waits_for_it() {
-    let settings = Settings { spread: Duration::from_secs(300), ..Settings::default() };
-    let mut node = Node::with(settings);
-    node.step(Input::NodeName("n1".into()));
-    prove(&mut node, "a");
-    node.edit("a", "2");
-    assert!(node.state.scheduled().is_some(), "it has a turn to wait for");
-    (node.api, node.contact) = (false, false);
-    assert_eq!(node.until_start(1000), None, "{:?}", node.starts);
-    let before = node.effects.len();
-    (node.api, node.contact) = (true, true);
-    let waited = node.until_start(400);
-    assert!(waited.is_some_and(|waited| waited > 60), "it takes another turn: {waited:?}");
-    assert_eq!(node.starts, ["", "a", "a@2"]);
-    let baseline = node.disk().phase.attempt().unwrap().baseline.clone().unwrap();
-    for signal in [Signal::Lease, Signal::ApiServer, Signal::Pods] {
-        assert!(baseline.contains(&signal), "{baseline:?}");
+    for asks_to_wait in [false, true] {
+        let settings = Settings { spread: Duration::from_secs(300), ..Settings::default() };
+        let mut node = Node::with(settings);
+        node.step(Input::NodeName("n1".into()));
+        prove(&mut node, "a");
+        node.edit("a", "2");
+        assert!(node.state.scheduled().is_some(), "it has a turn to wait for");
+        (node.api, node.contact, node.asks_to_wait) = (asks_to_wait, asks_to_wait, asks_to_wait);
+        assert_eq!(node.until_start(1000), None, "{:?}", node.starts);
+        let before = node.effects.len();
+        (node.api, node.contact, node.asks_to_wait) = (true, true, false);
+        let waited = node.until_start(400);
+        assert!(waited.is_some_and(|waited| waited > 60), "it takes another turn: {waited:?}");
+        assert_eq!(node.starts, ["", "a", "a@2"]);
+        let baseline = node.disk().phase.attempt().unwrap().baseline.clone().unwrap();
+        for signal in [Signal::Lease, Signal::ApiServer, Signal::Pods] {
+            assert!(baseline.contains(&signal), "{baseline:?}");
+        }
+        let is_look = |it: &Effect| matches!(it, Effect::Query(_, kubelet_supervisor::machine::evidence::Query::Pods));
+        assert!(count(&node, before, is_look) > 0, "the pods were looked at");
     }
-    let looks =
-        count(&node, before, |it| matches!(it, Effect::Query(_, kubelet_supervisor::machine::evidence::Query::Pods)));
-    assert!(looks > 0, "the pods were looked at");
 }
 
 /// On trial in contact for minutes; then the API server goes away, and meanwhile something happens.

@@ -225,7 +225,8 @@ impl Driver {
             Input::Ready => self.ready = self.process.is_some(),
             Input::Node(Assignment::Local) => self.told_local = true,
             Input::Loaded(_, id, _) | Input::RecordsRead(_, _, id) => self.told = id.clone(),
-            Input::LeaseObserved(_, LeaseObservation::Unreachable(_)) | Input::PodsObserved(_, None) => {}
+            Input::LeaseObserved(_, LeaseObservation::Unreachable(_) | LeaseObservation::HeldBack)
+            | Input::PodsObserved(_, None) => {}
             Input::LeaseObserved(..) | Input::PodsObserved(..) | Input::NodeObserved(_) => {
                 self.in_contact.extend(self.process.clone());
             }

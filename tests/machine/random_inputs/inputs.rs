@@ -209,6 +209,7 @@ pub fn lease(how: u8, now: Duration) -> LeaseObservation {
         0 => LeaseObservation::Unreachable("refused".to_owned()),
         1 => LeaseObservation::Busy("503".to_owned()),
         2 => LeaseObservation::Absent,
+        3 => LeaseObservation::HeldBack,
         _ => {
             let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
             LeaseObservation::Renewed(kubelet_config::status::timestamp(nanos))

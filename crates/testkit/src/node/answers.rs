@@ -172,7 +172,7 @@ impl Node {
     fn observe(&mut self, ticket: Ticket, query: &Query) -> Input {
         let answers = self.api_answers();
         match query {
-            Query::Lease if self.asks_to_wait => Input::LeaseObserved(ticket, LeaseObservation::NotSent),
+            Query::Lease if self.asks_to_wait => Input::LeaseObserved(ticket, LeaseObservation::HeldBack),
             Query::Lease if self.busy => Input::LeaseObserved(ticket, LeaseObservation::Busy("503".into())),
             Query::Lease if !answers => Input::LeaseObserved(ticket, LeaseObservation::Unreachable("refused".into())),
             Query::Lease => {

@@ -195,8 +195,8 @@ impl ExaminedNode {
                 let mend = match condition.reason.as_str() {
                     // The ConfigMap and the rights to it are looked at one by one.
                     "SyncFailed" => vec![history],
-                    // Mostly it is the configuration that is to be another one.
-                    "Rejected" => vec![history, self.push(), retry],
+                    // It is tried again if the cause was on the node; usually the configuration must change.
+                    "Rejected" => vec![history, retry, self.push(), self.assign()],
                     _ => vec![history, retry],
                 };
                 found.push(Finding::of_node("failed", node, problem, mend));
@@ -213,6 +213,11 @@ impl ExaminedNode {
     fn push(&self) -> String {
         let namespace = self.row.desired.as_ref().map_or("NAMESPACE", |desired| desired.namespace.as_str());
         format!("kubectl kubelet-config -n {} push FILE --name BASE", quoted(namespace))
+    }
+
+    fn assign(&self) -> String {
+        let namespace = self.row.desired.as_ref().map_or("NAMESPACE", |desired| desired.namespace.as_str());
+        format!("kubectl kubelet-config -n {} assign CONFIGMAP {}", quoted(namespace), quoted(self.name()))
     }
 
     /// Why this assignment leads nowhere, given the keys of the ConfigMap; `None`: there is no such ConfigMap.
