@@ -9,7 +9,7 @@ mod device;
 use serde_json::Value;
 
 use device::{Device, Switch};
-use testkit::rig::{LOAD, NODE, Rig, SOON, VALIDATE, Version, configuration, id, is, killer};
+use testkit::rig::{LOAD, NODE, Rig, SOON, VALIDATE, Version, configuration, eventually, id, is, killer};
 
 /// A node whose store may lose its power.
 struct Node {
@@ -207,8 +207,10 @@ fn the_history_as_it_was_told() {
     let Some(mut node) = Node::new(Rig::new()) else { return };
     node.rig.prove("a", &configuration("maxPods: 42"));
     node.rig.done(&["freeze"]);
-    let told = node.rig.history();
-    assert_eq!(told.last().unwrap()["reason"], "KubeletConfigFrozen");
+    // The record is what an answer waits for; the line in the history comes after it.
+    let told = eventually("it is told", || {
+        Some(node.rig.history()).filter(|told| told.last().is_some_and(|last| last["reason"] == "KubeletConfigFrozen"))
+    });
     // A reader may see a line that is not synced yet; what is answered next was written after it.
     node.rig.done(&["thaw"]);
     node.cut(42);
