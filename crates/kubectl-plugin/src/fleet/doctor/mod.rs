@@ -211,13 +211,17 @@ impl ExaminedNode {
 
     /// Another configuration beside the one that is assigned.
     fn push(&self) -> String {
-        let namespace = self.row.desired.as_ref().map_or("NAMESPACE", |desired| desired.namespace.as_str());
-        format!("kubectl kubelet-config -n {} push FILE --name BASE", quoted(namespace))
+        format!("{} push FILE --name BASE", self.command())
     }
 
     fn assign(&self) -> String {
+        format!("{} assign CONFIGMAP {}", self.command(), quoted(self.name()))
+    }
+
+    /// The plugin, in the namespace of what is assigned.
+    fn command(&self) -> String {
         let namespace = self.row.desired.as_ref().map_or("NAMESPACE", |desired| desired.namespace.as_str());
-        format!("kubectl kubelet-config -n {} assign CONFIGMAP {}", quoted(namespace), quoted(self.name()))
+        format!("kubectl kubelet-config -n {}", quoted(namespace))
     }
 
     /// Why this assignment leads nowhere, given the keys of the ConfigMap; `None`: there is no such ConfigMap.
