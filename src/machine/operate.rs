@@ -71,8 +71,11 @@ impl State {
                 (EventReason::Pinned, self.pin(&mut after, to)?)
             }
             Command::Pin { to: None } => {
-                after.pin = Some(Pin { version: self.active().cloned() });
-                (EventReason::Pinned, format!("{} is pinned until unpin", Version::name(self.active())))
+                // Before the first start: what is about to run.
+                let version = if self.process.starts() > 0 { self.active().cloned() } else { self.desired() };
+                let answer = format!("{} is pinned until unpin", Version::name(version.as_ref()));
+                after.pin = Some(Pin { version });
+                (EventReason::Pinned, answer)
             }
             Command::Unpin => {
                 after.pin.take().ok_or("nothing is pinned")?;
@@ -243,7 +246,7 @@ impl State {
         if !known || !self.writer.is_idle() || self.process.is_leaving() {
             return;
         }
-        let (retry, confirm) = self.sync.annotations();
+        let Some((retry, confirm)) = self.sync.annotations() else { return };
         if let Some((records, proposal)) = annotated(self.records(), retry, confirm) {
             self.propose(records, proposal, fx);
         }

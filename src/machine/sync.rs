@@ -43,8 +43,10 @@ pub(super) struct ConfigSync {
     by_labels: bool,
     #[serde(rename = "map")]
     config_map: ConfigMapState,
-    /// What the Node's annotations ask for: to retry, to confirm.
-    annotations: (Option<String>, Option<String>),
+    /// What the Node's annotations ask for: to retry, to confirm; none if this supervisor was not told yet. That there are none
+    /// is something else: it ends what one asked for that was obeyed.
+    #[serde(skip)]
+    annotations: Option<(Option<String>, Option<String>)>,
     /// Error of synchronisation, which hides one of the configuration while it lasts.
     error: Option<(SyncError, String)>,
     /// This version was rendered and dealt with in this life.
@@ -79,8 +81,8 @@ impl ConfigSync {
         self.error.as_ref()
     }
 
-    pub(super) fn annotations(&self) -> (Option<&str>, Option<&str>) {
-        (self.annotations.0.as_deref(), self.annotations.1.as_deref())
+    pub(super) fn annotations(&self) -> Option<(Option<&str>, Option<&str>)> {
+        self.annotations.as_ref().map(|(retry, confirm)| (retry.as_deref(), confirm.as_deref()))
     }
 
     pub(super) fn is_by_labels(&self) -> bool {

@@ -1,7 +1,7 @@
 //! What an operator does to a node: acknowledges, goes back, pins, freezes; on the node, while no supervisor runs, and
 //! through the Node's annotations.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use testkit::kubelet::Style;
 use testkit::rig::{LOAD, Rig, Version, configuration, eventually, id, is, killer};
@@ -136,9 +136,14 @@ fn a_version_is_tried_again_through_the_node() {
     rig.done(&["rollback"]);
     wait_pods(&rig, 110);
     rig.stop();
+    let starts = rig.starts();
     rig.up();
+    // The ConfigMap is watched once the Node was seen, with what stands on it; what comes next is heard after that.
+    rig.server.wait_until(testkit::rig::SOON, |state| (state.watches() == 2).then_some(())).unwrap();
+    rig.annotate_node("retry", "another/2");
+    eventually("it is heard", || std::fs::read_to_string(&memory).unwrap().contains("another/2").then_some(()));
     rig.wait_error(&version, LOAD);
-    assert_eq!(rig.last_config()["maxPods"], 110);
+    assert_eq!((rig.starts(), rig.last_config()["maxPods"].clone()), (starts + 1, json!(110)));
 }
 
 #[test]

@@ -116,6 +116,8 @@ pub struct Node {
     pub starts: Vec<String>,
     /// What the API server has: the assignment, and the ConfigMaps' versions.
     wanted: Assignment,
+    /// Of the Node: to retry, to confirm.
+    annotations: (Option<String>, Option<String>),
     versions: BTreeMap<String, String>,
     /// What the Node is asked to judge, and the answer that it shows.
     pub preflight: (Option<String>, Option<String>),
@@ -252,6 +254,7 @@ impl Node {
             published: Vec::new(),
             starts: Vec::new(),
             wanted: Assignment::Unknown,
+            annotations: (None, None),
             versions: BTreeMap::new(),
             preflight: (None, None),
             told: true,
@@ -309,6 +312,8 @@ impl Node {
         self.told = true;
         let wanted = self.wanted.clone();
         self.step(Input::Node(wanted.clone()));
+        let (retry, confirm) = self.annotations.clone();
+        self.step(Input::NodeAnnotations { retry, confirm });
         self.show_preflight();
         if let Assignment::Map(reference) | Assignment::Default(reference) = wanted
             && let Some(payload) = self.payload(&reference.name)
@@ -428,6 +433,7 @@ impl Node {
     pub fn step(&mut self, input: Input) {
         match &input {
             Input::Node(wanted) if *wanted != Assignment::Unknown => self.wanted = wanted.clone(),
+            Input::NodeAnnotations { retry, confirm } => self.annotations = (retry.clone(), confirm.clone()),
             Input::ConfigMapFailed { definite: true, .. } => {
                 if let Assignment::Map(reference) = &self.wanted {
                     self.versions.remove(&reference.name);

@@ -20,9 +20,9 @@ pub(crate) struct Outbox {
     pub(crate) status: Option<NodeConfigStatus>,
     /// Events, oldest first.
     pub(crate) events: VecDeque<HistoryEntry>,
-    /// The Node's annotations as sent to the machine: it must learn of one that was
-    /// taken away while we were not connected.
-    pub(crate) annotations: NodeAnnotations,
+    /// The Node's annotations as sent to the machine, which must learn of one that was
+    /// taken away while we were not connected; none if nothing was sent in this life.
+    pub(crate) annotations: Option<NodeAnnotations>,
     /// The same of what the Node is asked to judge, and its answer.
     pub(crate) preflight: Option<(Option<String>, Option<String>)>,
 }

@@ -168,8 +168,8 @@ impl<'a> Session<'a> {
                 let _ = self.inputs.send(Input::Node(decode::assignment(&node, &self.namespace)));
                 let annotations = decode::node_annotations(&node);
                 // A confirmation may be there before the version it is for: it is sent as long as it stands.
-                if annotations != self.outbox.annotations || annotations.confirm.is_some() {
-                    self.outbox.annotations = annotations.clone();
+                if self.outbox.annotations.as_ref() != Some(&annotations) || annotations.confirm.is_some() {
+                    self.outbox.annotations = Some(annotations.clone());
                     let _ = self
                         .inputs
                         .send(Input::NodeAnnotations { retry: annotations.retry, confirm: annotations.confirm });

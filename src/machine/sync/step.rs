@@ -46,7 +46,7 @@ impl State {
     }
 
     pub(in crate::machine) fn node_annotations(&mut self, retry: Option<String>, confirm: Option<String>) {
-        self.sync.annotations = (retry, confirm);
+        self.sync.annotations = Some((retry, confirm));
     }
 
     pub(in crate::machine) fn config_map_seen(&mut self, payload: Arc<Payload>) {

@@ -122,7 +122,7 @@ impl Machine {
                     }
                 }
                 Input::NodeName(name) => assert_eq!(name, NODE),
-                Input::AssignedByLabels(_) | Input::PreflightRequested { .. } => {}
+                Input::AssignedByLabels(_) | Input::PreflightRequested { .. } | Input::NodeAnnotations { .. } => {}
                 Input::Node(_) => self.nodes += 1,
                 Input::ConfigMap(payload) => {
                     let version = (payload.name.clone(), payload.resource_version.clone());

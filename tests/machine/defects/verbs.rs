@@ -24,6 +24,8 @@ testkit::scenarios!(
     a_confirmation_is_answered_once_it_is_durable,
     a_confirmation_in_time_is_not_overtaken_by_its_deadline,
     an_annotation_confirms_nothing_that_failed,
+    an_annotation_that_was_obeyed_is_not_obeyed_again_in_the_next_life,
+    what_is_about_to_run_is_pinned_before_the_first_start,
     a_command_that_cannot_be_written_is_refused,
     what_a_command_asks_for_is_done_once_it_is_durable,
     a_command_is_answered_although_the_disk_is_not,
@@ -254,6 +256,52 @@ fn an_annotation_confirms_nothing_that_failed() {
     node.step(Input::NodeAnnotations { retry: None, confirm: Some("uid-x/1".into()) });
     node.pass(10);
     assert!(!node.events().contains(&"KubeletConfigConfirmed"), "{:?}", node.events());
+}
+
+/// It stands on the Node for good: neither a boot nor a takeover reads it as a new one. The same word again, once it was
+/// taken away, is one.
+fn an_annotation_that_was_obeyed_is_not_obeyed_again_in_the_next_life() {
+    let mut node = proven("a");
+    fails_at_its_start(&mut node);
+    let retry = |node: &mut Node, value: Option<&str>| {
+        node.step(Input::NodeAnnotations { retry: value.map(str::to_owned), confirm: None });
+        node.pass(10);
+    };
+    let retried = |node: &Node| node.events().iter().filter(|event| **event == "KubeletConfigRetried").count();
+    node.ready_after = None;
+    retry(&mut node, Some("uid-x/1"));
+    assert_eq!((retried(&node), node.running()), (1, Some("x")), "{:?}", node.events());
+    node.ready_after = Some(1);
+    node.exit(1);
+    node.pass(60);
+    assert!(node.is_bad("x"), "{:?}", node.events());
+    for _ in 0..2 {
+        node.reboot();
+        node.pass(60);
+        node.reload();
+        node.pass(60);
+    }
+    assert_eq!((retried(&node), node.running()), (1, Some("a")), "{:?}", node.events());
+    assert!(node.is_bad("x"));
+    retry(&mut node, None);
+    node.reload();
+    retry(&mut node, Some("uid-x/1"));
+    assert_eq!(retried(&node), 2, "{:?}", node.events());
+}
+
+/// Somebody asks in the moment in which a supervisor has begun, and no kubelet has.
+fn what_is_about_to_run_is_pinned_before_the_first_start() {
+    let mut node = proven("a");
+    let before = node.starts.len();
+    node.store.stall();
+    node.reboot();
+    let number = node.ask(Command::Pin { to: None });
+    node.end_stall();
+    node.pass(60);
+    assert!(node.answer_to(number).is_some_and(|answer| answer.is_ok_and(|text| text.contains("uid-a"))));
+    let pinned = node.disk().pin.clone().map(|pin| pin.version.map(|version| version.source));
+    assert_eq!(pinned, Some(Some(source("a"))));
+    assert_eq!(node.starts[before..], ["a"], "the local configuration never ran");
 }
 
 fn a_command_that_cannot_be_written_is_refused() {
