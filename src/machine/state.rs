@@ -382,7 +382,8 @@ impl State {
         self.sync.error().map(|(error, why)| (*error, why.as_str()))
     }
 
-    /// Error of the assigned configuration, with the reason.
+    /// Error of the configuration that the status shows as assigned, with the reason. Of one that is recorded while another is held
+    /// back (pinned, frozen, scheduled) nothing is said: it would be read as the other's.
     #[must_use]
     pub fn config_error(&self) -> Option<(ConfigError, String)> {
         if let Some(why) = self.writer.read_only() {
@@ -400,6 +401,9 @@ impl State {
         }
         let assigned = records.assigned.as_ref()?;
         let proven = records.last_known_good.as_ref();
+        if self.assigned_in_status().as_ref() != Some(&assigned.source) {
+            return proven.and_then(cannot_run);
+        }
         if let Some(error) = cannot_run(assigned).or_else(|| cannot_run(proven?)) {
             return Some(error);
         }

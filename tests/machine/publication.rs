@@ -1,8 +1,14 @@
 //! What the API server is told of a change, and how often.
 
+use kubelet_config::status::ConditionReason;
+use kubelet_supervisor::machine::command::Command;
 use testkit::node::Node;
 
-testkit::scenarios!(a_change_and_its_proof_are_told_in_a_few_writes, a_slow_stop_does_not_keep_the_status_back);
+testkit::scenarios!(
+    a_change_and_its_proof_are_told_in_a_few_writes,
+    a_slow_stop_does_not_keep_the_status_back,
+    what_is_held_back_is_not_told_to_have_failed,
+);
 
 fn told(node: &Node, since: usize) -> Vec<(&str, &str, bool)> {
     let name = |source: &Option<kubelet_config::source::Source>| {
@@ -40,4 +46,27 @@ fn a_slow_stop_does_not_keep_the_status_back() {
     let status = node.published.last().unwrap();
     assert_eq!(status.assigned.as_ref().map(|it| it.reference.name.as_str()), Some("a"));
     assert_eq!(status.active, None, "the one before is still there");
+}
+
+/// A version failed, and the node is held: the next one was never tried.
+fn what_is_held_back_is_not_told_to_have_failed() {
+    for (command, reason) in
+        [(Command::Freeze, ConditionReason::Frozen), (Command::Pin { to: None }, ConditionReason::Pinned)]
+    {
+        let mut node = Node::new();
+        node.refused.push("x".into());
+        node.assign("x");
+        node.pass(60);
+        node.operate(command).unwrap();
+        node.pass(60);
+        let told = |node: &Node| {
+            let status = node.published.last().unwrap();
+            let assigned = status.assigned.as_ref().map(|it| it.reference.name.clone()).unwrap();
+            (assigned, status.condition.reason, status.error.is_some())
+        };
+        assert_eq!(told(&node), ("x".to_owned(), ConditionReason::Rejected, true));
+        node.assign("b");
+        node.pass(60);
+        assert_eq!(told(&node), ("b".to_owned(), reason, false));
+    }
 }
