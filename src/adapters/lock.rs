@@ -13,9 +13,10 @@ use nix::unistd::Pid;
 
 use super::ownership;
 
-/// A child that is about to become another program, or to die with its parent, still has what the parent had open. It gets so
-/// long, in which it has milliseconds to do.
-const CHILD_GRACE: Duration = Duration::from_secs(2);
+/// A child that is about to become another program, or to die with its parent, still has what the parent had open; a verb that
+/// found no supervisor has the lock while it writes. They get so long, in which they have milliseconds to do. Well below
+/// `LOAD_DEADLINE`, after which a supervisor goes on without.
+const GRACE: Duration = Duration::from_secs(2);
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// Why there is no lock.
@@ -42,7 +43,7 @@ pub(crate) type SharedLock = Arc<OnceLock<File>>;
 
 /// Takes it, for who cannot wait for a disk that stalls: then it is unavailable, and may come later.
 pub(crate) async fn hold_within(root: PathBuf, limit: Duration, lock: SharedLock) -> Result<(), NotLocked> {
-    within(limit, move || take(&root), lock).await
+    within(limit, move || take_from(&root, |_| true), lock).await
 }
 
 /// The same for who can wait.
@@ -81,10 +82,15 @@ async fn within(
 
 /// Takes `supervisor/lock` below `root`. One that was killed a moment ago is not in the way.
 pub(crate) fn take(root: &Path) -> Result<File, NotLocked> {
+    take_from(root, is_dead)
+}
+
+/// The same from holders that let go of it soon, by what the pid file says.
+fn take_from(root: &Path, lets_go: impl Fn(&str) -> bool) -> Result<File, NotLocked> {
     let begun = Instant::now();
     loop {
         match try_take(root) {
-            Err(NotLocked::Taken(pid)) if is_dead(&pid) && begun.elapsed() < CHILD_GRACE => {
+            Err(NotLocked::Taken(pid)) if lets_go(&pid) && begun.elapsed() < GRACE => {
                 std::thread::sleep(TRY_AGAIN);
             }
             lock => return lock,
@@ -152,6 +158,19 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(100)).await;
         drop(held);
         assert!(late.await.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_supervisor_waits_for_a_verb_that_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = take(dir.path()).unwrap();
+        assert!(matches!(take(dir.path()), Err(NotLocked::Taken(_))), "a verb does not wait");
+        let lock = SharedLock::default();
+        let late = tokio::spawn(hold_within(dir.path().to_owned(), Duration::from_secs(60), lock.clone()));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        drop(held);
+        assert_eq!(late.await.unwrap(), Ok(()));
+        assert!(lock.get().is_some());
     }
 
     #[tokio::test]

@@ -152,7 +152,7 @@ pub(crate) async fn supervise(settings: Settings, start_mode: StartMode) -> anyh
     let lock = SharedLock::default();
     match inherited.as_mut().and_then(|inherited| inherited.lock.take()) {
         Some(file) => drop(lock.set(file)),
-        None => locked(&settings, &lock).await?,
+        None => locked(&settings, &lock, inherited.is_some()).await?,
     }
     let (program, args) = (settings.program.clone(), settings.args.clone());
     let kubelet = inherited.as_ref().map(|inherited| inherited.pid);
@@ -175,14 +175,15 @@ pub(crate) async fn supervise(settings: Settings, start_mode: StartMode) -> anyh
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
 
-async fn locked(settings: &Settings, lock: &SharedLock) -> anyhow::Result<()> {
+/// With a kubelet in hand it goes on whoever has the lock: that kubelet is not given up.
+async fn locked(settings: &Settings, lock: &SharedLock, has_kubelet: bool) -> anyhow::Result<()> {
     match lock::hold_within(settings.dir.clone(), limits::LOAD_DEADLINE, lock.clone()).await {
         Ok(()) => {}
-        Err(NotLocked::Taken(pid)) => anyhow::bail!(
+        Err(NotLocked::Taken(pid)) if !has_kubelet => anyhow::bail!(
             "{} is in use by another kubelet-supervisor, pid {pid}; stop that one or give --dynamic-config-dir",
             settings.dir.display()
         ),
-        Err(NotLocked::Unavailable(why)) => tracing::warn!("cannot lock the store, going on without for now: {why}"),
+        Err(why) => tracing::warn!("cannot lock the store, going on without for now: {why}"),
     }
     Ok(())
 }
