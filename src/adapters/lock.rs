@@ -41,12 +41,12 @@ impl std::fmt::Display for NotLocked {
 /// The lock while the process lives, once it has it.
 pub(crate) type SharedLock = Arc<OnceLock<File>>;
 
-/// Takes it, for who cannot wait for a disk that stalls: then it is unavailable, and may come later.
+/// Takes it, for who cannot wait for a disk that stalls: then it is unavailable, and may come later. A verb that has it is waited for.
 pub(crate) async fn hold_within(root: PathBuf, limit: Duration, lock: SharedLock) -> Result<(), NotLocked> {
     within(limit, move || take_from(&root, |_| true), lock).await
 }
 
-/// The same for who can wait.
+/// The same for who can wait for the disk, and need not wait for a verb.
 pub(crate) async fn hold(root: PathBuf, lock: SharedLock) -> Result<(), NotLocked> {
     if lock.get().is_some() {
         return Ok(());
@@ -85,7 +85,7 @@ pub(crate) fn take(root: &Path) -> Result<File, NotLocked> {
     take_from(root, is_dead)
 }
 
-/// The same from holders that let go of it soon, by what the pid file says.
+/// The same from holders that are said to let go of it soon; which are known by the pid file.
 fn take_from(root: &Path, lets_go: impl Fn(&str) -> bool) -> Result<File, NotLocked> {
     let begun = Instant::now();
     loop {

@@ -26,6 +26,9 @@ impl State {
     /// "See Kubelet log for details": the identical text is in the journal, with the details, as native's was in the kubelet's log
     /// (website, reconfigure-kubelet.md, v1.11 to v1.23).
     pub(super) fn log_error(&mut self, fx: &mut Vec<Effect>) {
+        if !self.is_status_due() {
+            return; // no news, as for the status
+        }
         let error = self.error();
         if error == self.logged_error {
             return;

@@ -382,8 +382,8 @@ impl State {
         self.sync.error().map(|(error, why)| (*error, why.as_str()))
     }
 
-    /// Error of the configuration that the status shows as assigned, with the reason. Of one that is recorded while another is held
-    /// back (pinned, frozen, scheduled) nothing is said: it would be read as the other's.
+    /// Error of the configuration that the status shows as assigned, or of what is to run in its place, with the reason. Of a
+    /// recorded assignment nothing is said while another is held back: it would be read as the other's.
     #[must_use]
     pub fn config_error(&self) -> Option<(ConfigError, String)> {
         if let Some(why) = self.writer.read_only() {
@@ -401,7 +401,7 @@ impl State {
         }
         let assigned = records.assigned.as_ref()?;
         let proven = records.last_known_good.as_ref();
-        if self.assigned_in_status().as_ref() != Some(&assigned.source) {
+        if !self.shows_recorded() {
             return proven.and_then(cannot_run);
         }
         if let Some(error) = cannot_run(assigned).or_else(|| cannot_run(proven?)) {
@@ -432,6 +432,11 @@ impl State {
     #[must_use]
     pub fn now(&self) -> Moment {
         self.now
+    }
+
+    /// True if the status shows the recorded assignment as assigned, and no other that is held back.
+    pub(super) fn shows_recorded(&self) -> bool {
+        self.assigned_in_status().as_ref() == self.records().assigned.as_ref().map(|version| &version.source)
     }
 
     /// The assigned version as the status tells it: the latest that was resolved, while that is held back.

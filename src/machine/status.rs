@@ -47,9 +47,9 @@ fn condition(state: &State) -> Condition {
     let (status, reason, message) = if let Some((error, why)) = state.sync_error() {
         (ConditionStatus::False, ConditionReason::SyncFailed, format!("{}: {why}", error.text()))
     } else if let Some((_, why)) = state.config_error() {
-        let bad = records.assigned.as_ref().and_then(|version| state.bad_version(version));
-        let reason = match bad {
-            _ if matches!(records.phase, Phase::RetryLater(..)) => ConditionReason::NotToBlame,
+        let shown = records.assigned.as_ref().filter(|_| state.shows_recorded());
+        let reason = match shown.and_then(|version| state.bad_version(version)) {
+            _ if shown.is_some() && matches!(records.phase, Phase::RetryLater(..)) => ConditionReason::NotToBlame,
             Some(bad) if bad.reason == BadReason::Rejected => ConditionReason::Rejected,
             Some(_) => ConditionReason::RolledBack,
             None => ConditionReason::Failed,
@@ -175,9 +175,9 @@ fn signals(state: &State) -> Value {
 fn trial_state(state: &State) -> (&'static str, Option<String>) {
     if !state.is_on_trial() {
         let records = state.records();
-        let assigned = records.assigned.as_ref();
+        let assigned = records.assigned.as_ref().filter(|_| state.shows_recorded());
         let bad = assigned.and_then(|assigned| state.bad_version(assigned));
-        let tested = matches!(records.phase, Phase::ControlTest(..) | Phase::RetryLater(..));
+        let tested = assigned.is_some() && matches!(records.phase, Phase::ControlTest(..) | Phase::RetryLater(..));
         return if tested || bad.is_some_and(|bad| bad.reason != BadReason::Rejected) {
             ("failed", None)
         } else if assigned.is_some() && is_same(assigned, records.last_known_good.as_ref()) {

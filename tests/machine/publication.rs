@@ -2,12 +2,14 @@
 
 use kubelet_config::status::ConditionReason;
 use kubelet_supervisor::machine::command::Command;
-use testkit::node::Node;
+use kubelet_supervisor::machine::{Effect, Level};
+use testkit::node::{Node, REFUSAL};
 
 testkit::scenarios!(
     a_change_and_its_proof_are_told_in_a_few_writes,
     a_slow_stop_does_not_keep_the_status_back,
     what_is_held_back_is_not_told_to_have_failed,
+    what_failed_is_not_logged_again_as_the_next_one_begins,
 );
 
 fn told(node: &Node, since: usize) -> Vec<(&str, &str, bool)> {
@@ -69,4 +71,18 @@ fn what_is_held_back_is_not_told_to_have_failed() {
         node.pass(60);
         assert_eq!(told(&node), ("b".to_owned(), reason, false));
     }
+}
+
+/// The journal has an error once in a life: not again on the way to the next version.
+fn what_failed_is_not_logged_again_as_the_next_one_begins() {
+    let mut node = Node::new();
+    node.refused.push("x".into());
+    node.assign("x");
+    node.pass(60);
+    let warned = |effect: &Effect| matches!(effect, Effect::Log(Level::Warn, line) if line.contains(REFUSAL));
+    assert!(node.effects.iter().any(warned));
+    let since = node.effects.len();
+    node.assign("b");
+    node.pass(60);
+    assert_eq!(node.effects[since..].iter().filter(|effect| warned(effect)).count(), 0);
 }
