@@ -4,6 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
+use kubelet_config::yaml;
 use kubelet_supervisor::adapters::kube::CredentialFiles;
 
 pub(crate) fn check(data: &[u8]) {
@@ -52,6 +53,6 @@ fn has_secret_elsewhere(data: &[u8]) -> bool {
             _ => false,
         }
     }
-    let text = String::from_utf8_lossy(data);
-    serde_yaml::from_str::<Value>(&text).is_ok_and(|document| is_in(&document))
+    // With fields that stand twice, as the kubelet reads it.
+    yaml::parse(&String::from_utf8_lossy(data)).is_ok_and(|document| is_in(&document.value))
 }
