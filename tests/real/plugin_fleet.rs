@@ -170,13 +170,18 @@ impl<'a> World<'a> {
         self.log.lock().unwrap().count(revision)
     }
 
-    /// All that was written up to now is in the log, and no promise was broken. Says how many nodes got it, each once.
-    async fn promises_held(&self, revision: &str) -> usize {
-        let note = json!({"metadata": {"annotations": {"marker": revision}}});
+    /// Lives until all that was written up to now is in the log. `point` names this moment, and no other.
+    async fn all_told(&self, point: &str) {
+        let note = json!({"metadata": {"annotations": {"marker": point}}});
         let marked = self.patch(&format!("{NODES}/{}", node(0)), &note).await;
         let mut told = self.told.clone();
         let wait = told.wait_for(|told| *told >= version(&marked));
         tokio::time::timeout(PATIENCE_LONG, wait).await.unwrap().unwrap();
+    }
+
+    /// No promise was broken up to now. Says how many nodes got it, each once.
+    async fn promises_held(&self, revision: &str) -> usize {
+        self.all_told(&format!("end of {revision}")).await;
         let mut log = self.log.lock().unwrap();
         let broken = log.broken(LAG);
         assert!(broken.is_empty(), "{broken:#?}");
@@ -281,9 +286,11 @@ pub fn fleet(case: &Case) {
 async fn good_and_paused(world: &World<'_>) {
     let revision = world.prepared(51).await;
     world.pause(false).await;
-    world.until("the second wave", |log| log.count(&revision) > CANARIES + MAX).await;
+    world.until("the wave after the canaries", |log| log.count(&revision) > CANARIES).await;
     world.pause(true).await;
     world.until_pool("Paused").await;
+    // The pool's watch may be ahead of that of the Nodes.
+    world.all_told(&format!("pause of {revision}")).await;
     let before = world.has(&revision);
     assert!(before < world.nodes, "paused in time: {before}");
     world.until("nobody in flight", |log| log.in_flight(&revision) == 0).await;
