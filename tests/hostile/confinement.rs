@@ -1,10 +1,10 @@
 //! What the supervisor's children see of it, and what they may do.
 
 use serde_json::{Value, json};
-use testkit::built::program;
+use testkit::built::{program, write_script};
 use testkit::rig::{Rig, configuration};
 
-use super::strangers::{begin_with, is_root, write_program};
+use super::strangers::{begin_with, is_root};
 
 /// The numbers of a child's open files.
 fn open(child: &Value) -> Vec<&str> {
@@ -74,7 +74,7 @@ ls -l /proc/self/fd >files
 unshare --uts sh -c 'hostname apart && hostname' 2>&1; ulimit -c; grep -E 'NoNewPrivs|Seccomp:' /proc/self/status; }} >may
 printf '{{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {{"token": "t"}}}}'"#
     );
-    write_program(&rig.at("plugin"), &commands);
+    write_script(&rig.at("plugin"), &commands);
     rig
 }
 

@@ -3,11 +3,10 @@
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use testkit::built::program;
-use testkit::rig::{Rig, eventually};
+use testkit::built::{copy_program, program, write_script};
+use testkit::rig::Rig;
 
 pub const NOBODY: u32 = 65534;
 
@@ -33,15 +32,10 @@ impl Stranger {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let path = dir.path().join("stranger");
-        std::fs::copy(program("stranger"), &path).unwrap();
-        let mut child = eventually("a file that nobody writes", || {
-            let mut command = Command::new(&path);
-            command.args(args).uid(NOBODY).gid(NOBODY).stdin(Stdio::piped()).stdout(Stdio::piped());
-            match command.spawn() {
-                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
-                child => Some(child.unwrap()),
-            }
-        });
+        copy_program(&program("stranger"), &path);
+        let mut command = Command::new(&path);
+        command.args(args).uid(NOBODY).gid(NOBODY).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Stranger { child, output, _dir: dir }
     }
@@ -69,7 +63,7 @@ impl Drop for Stranger {
 /// Has these shell commands go before the supervisor, which then has the shell's pid.
 pub fn begin_with(rig: &mut Rig, commands: &str) {
     let begin = rig.at("begin");
-    write_program(&begin, &format!("set -e\n{commands}\nexec {} \"$@\"", program("kubelet-supervisor").display()));
+    write_script(&begin, &format!("set -e\n{commands}\nexec {} \"$@\"", program("kubelet-supervisor").display()));
     rig.installed = Some(begin);
 }
 
@@ -77,14 +71,8 @@ pub fn begin_with(rig: &mut Rig, commands: &str) {
 pub fn with_run(rig: &mut Rig, commands: &str) {
     begin_with(rig, &format!("mount -t tmpfs -o mode=755 tmpfs /run\n{commands}"));
     let (begin, outer) = (rig.at("begin"), rig.at("unshare"));
-    write_program(&outer, &format!("exec unshare --mount {} \"$@\"", begin.display()));
+    write_script(&outer, &format!("exec unshare --mount {} \"$@\"", begin.display()));
     rig.installed = Some(outer);
-}
-
-/// A shell script.
-pub fn write_program(path: &Path, commands: &str) {
-    std::fs::write(path, format!("#!/bin/sh\n{commands}\n")).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// An environment variable of a process.

@@ -1,9 +1,9 @@
 //! Who may label Nodes and has a namespace of their own: a pod there is enough for a node to read their ConfigMap.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use kubelet_config::preflight::{PreflightResult, PreflightStatus};
+use testkit::built::write_script;
 use testkit::rig::modern::condition;
 use testkit::rig::{NAMESPACE, NODE, Rig, configuration, is};
 
@@ -96,9 +96,7 @@ fn a_request_for_another_kubelet_leads_out_of_no_directory() {
         std::fs::create_dir_all(rig.at(dir)).unwrap();
     }
     let ran = rig.at("ran");
-    let program = format!("#!/bin/sh\necho x > {}\necho Kubernetes v1.31.4\n", ran.display());
-    std::fs::write(rig.at("tenant/kubelet"), program).unwrap();
-    std::fs::set_permissions(rig.at("tenant/kubelet"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&rig.at("tenant/kubelet"), &format!("echo x > {}\necho Kubernetes v1.31.4", ran.display()));
     let dir = rig.at("versions").display().to_string();
     rig.option("--kubelet-versions-dir", &dir);
     rig.up();

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::json;
-use testkit::built::forget_package;
+use testkit::built::{copy_program, forget_package};
 
 use crate::cluster::{run, until};
 use crate::supervisor::{BINARY, Case};
@@ -71,7 +71,7 @@ pub fn reload_from_previous(case: &Case) {
     };
     let program = case.dir().with_extension("program");
     std::fs::create_dir_all(program.parent().unwrap()).unwrap();
-    std::fs::copy(previous, &program).unwrap();
+    copy_program(previous, &program);
     let supervisor = case.launch_program(&program, "30s", &[], &case.dir(), case.kubelet_args());
     supervisor.await_ready();
     case.await_node_ready();
@@ -88,7 +88,7 @@ pub fn reload_from_previous(case: &Case) {
 
     // As a package does: another file takes the name.
     let new = program.with_extension("new");
-    std::fs::copy(BINARY, &new).unwrap();
+    copy_program(Path::new(BINARY), &new);
     std::fs::rename(&new, &program).unwrap();
     supervisor.signal("HUP");
     until("this version to take over", || {

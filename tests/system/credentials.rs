@@ -1,12 +1,12 @@
 //! The binary with credentials that come late, change and are refused: token files, plugins, certificates.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use testkit::api_server::tls::Authority;
+use testkit::built::write_script;
 use testkit::rig::{NODE, Rig, configuration, eventually};
 
 /// A rig whose kubeconfig has this user and cluster.
@@ -61,13 +61,9 @@ impl Plugin {
         plugin
     }
 
-    /// What it does from now on. Written aside: a script is read while it runs.
+    /// What it does from now on.
     fn does(&self, script: &str) {
-        let text = format!("#!/bin/sh\necho run >>{}\n{script}\n", self.runs.display());
-        let aside = self.path.with_extension("new");
-        std::fs::write(&aside, text).unwrap();
-        std::fs::set_permissions(&aside, std::fs::Permissions::from_mode(0o755)).unwrap();
-        std::fs::rename(aside, &self.path).unwrap();
+        write_script(&self.path, &format!("echo run >>{}\n{script}", self.runs.display()));
     }
 
     fn runs(&self) -> usize {

@@ -109,9 +109,7 @@ fn proven_drop_ins_that_an_upgraded_kubelet_refuses_are_left() {
     let proven = rig.prove("a", &configuration("maxPods: 42"));
     rig.stop();
     fs::write(dir.join("10-pods.conf"), configuration("podsPerCore: 8")).unwrap();
-    let upgraded = rig.at("kubelet.new");
-    fs::copy(&rig.kubelet.path, &upgraded).unwrap();
-    fs::rename(&upgraded, &rig.kubelet.path).unwrap();
+    rig.kubelet.replace();
     rig.kubelet.set("STAND_IN_LOST_GATE=MemoryQoS");
     rig.server.stop();
     let starts = rig.starts();

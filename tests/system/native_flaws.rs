@@ -86,9 +86,7 @@ fn flaw_04_a_bad_last_known_good_after_a_bad_assigned_is_not_fatal() {
     rig.up();
     let assigned = rig.apply("a", &configuration("maxPods: 43\nfeatureGates: {CSIMigration: true}"));
     rig.stop();
-    let upgraded = rig.at("kubelet.new");
-    std::fs::copy(&rig.kubelet.path, &upgraded).unwrap();
-    std::fs::rename(&upgraded, &rig.kubelet.path).unwrap();
+    rig.kubelet.replace();
     rig.kubelet.set_style(Style::V1_36);
     let before = rig.starts();
     rig.up();

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use testkit::built::copy_program;
 use testkit::rig::{Rig, configuration, eventually, exit_and_output, supervisor};
 
 const VERBS: [&[&str]; 10] = [
@@ -144,17 +145,12 @@ fn others_than_root_are_refused() {
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     let program = open.path().join("kubelet-supervisor");
-    std::fs::copy(env!("CARGO_BIN_EXE_kubelet-supervisor"), &program).unwrap();
+    copy_program(Path::new(env!("CARGO_BIN_EXE_kubelet-supervisor")), &program);
     for running in [true, false] {
         for args in [&["freeze"][..], &["status"], &["history"]] {
             let mut command = Command::new(&program);
             command.args(args).arg("--dynamic-config-dir").arg(rig.at("dynamic")).uid(65534).gid(65534);
-            // Busy while another test's child, just forked, has it open for writing.
-            let output = eventually("a file that nobody writes", || match command.output() {
-                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
-                output => Some(output.unwrap()),
-            });
-            let (code, stdout, stderr) = exit_and_output(&output);
+            let (code, stdout, stderr) = exit_and_output(&command.output().unwrap());
             assert_eq!((code, stdout.as_str()), (1, ""), "running {running}, {args:?}: {stderr}");
             assert!(stderr.contains("Permission denied") && stderr.contains("run this as root"), "{args:?}: {stderr}");
         }
@@ -186,15 +182,12 @@ fn a_socket_of_somebody_else_is_not_believed() {
     for dir in [open.path(), &own] {
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777)).unwrap();
     }
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy_program(&std::env::current_exe().unwrap(), &program);
     let socket = own.join("control.sock");
     let mut command = Command::new(&program);
     command.args(["--exact", "operate::a_socket_of_somebody_else_is_not_believed"]).env(SOCKET, &socket);
     command.stdout(std::process::Stdio::null()).uid(65534).gid(65534);
-    let mut listener = eventually("a file that nobody writes", || match command.spawn() {
-        Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
-        child => Some(child.unwrap()),
-    });
+    let mut listener = command.spawn().unwrap();
     eventually("a socket", || std::os::unix::net::UnixStream::connect(&socket).ok());
     for args in [&["status"][..], &["freeze"], &["reload"], &["render", "--effective"]] {
         let (code, stdout, stderr) = verb(open.path(), args);

@@ -1,11 +1,11 @@
 //! The duties of a process that owns another: arguments, environment, output, signals, death.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use testkit::built::write_script;
 use testkit::rig::{Rig, SOON, STANDBY_LOCK, configuration, eventually, is_gone};
 
 fn strings(value: &serde_json::Value) -> Vec<String> {
@@ -20,9 +20,7 @@ fn environment(pid: u64) -> Vec<String> {
 /// Puts a shell script where the kubelet belongs. Runs that are not meant to last (`--version`, preflights) end.
 fn script(rig: &mut Rig, body: &str) {
     let path = rig.at("script");
-    let text = format!("#!/bin/sh\ncase \"$*\" in *--version*|*--lock-file=*) exit 1;; esac\n{body}\n");
-    std::fs::write(&path, text).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&path, &format!("case \"$*\" in *--version*|*--lock-file=*) exit 1;; esac\n{body}"));
     rig.program = path;
 }
 

@@ -3,12 +3,12 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use testkit::built::copy_program;
 use testkit::rig::{Rig, SOON, configuration, eventually, is, is_gone};
 
 /// What must not change.
@@ -35,14 +35,8 @@ fn install(rig: &mut Rig) {
     let path = rig.at("bin");
     std::fs::create_dir_all(&path).unwrap();
     let path = path.join("kubelet-supervisor");
-    copy(Path::new(env!("CARGO_BIN_EXE_kubelet-supervisor")), &path);
+    copy_program(Path::new(env!("CARGO_BIN_EXE_kubelet-supervisor")), &path);
     rig.installed = Some(path);
-}
-
-/// By another process: what a test beside this one forks has our open files until it runs a program, and a file that anybody
-/// has open for writing cannot be run.
-fn copy(from: &Path, to: &Path) {
-    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
 }
 
 /// As a package does: another file takes the name.
@@ -50,7 +44,7 @@ fn replace(rig: &Rig, write: impl FnOnce(&Path)) {
     let installed = rig.installed.as_ref().unwrap();
     let (written, new) = (installed.with_extension("written"), installed.with_extension("new"));
     write(&written);
-    copy(&written, &new);
+    copy_program(&written, &new);
     std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::rename(&new, installed).unwrap();
 }

@@ -132,9 +132,7 @@ fn a_standby_that_dies_is_replaced_by_a_start() {
 fn another_binary_in_its_place_is_started_instead() {
     let rig = stubborn();
     let pid = standby(&rig);
-    let new = rig.at("new-kubelet");
-    std::fs::copy(&rig.kubelet.path, &new).unwrap();
-    std::fs::rename(&new, &rig.kubelet.path).unwrap();
+    rig.kubelet.replace();
     rig.wait_starts(2);
     rig.wait_last_ready();
     assert_ne!(rig.last_pid(), pid);

@@ -158,9 +158,7 @@ fn another_kubelet_binary_gives_a_bad_version_another_try() {
     rig.wait_error(&bad, testkit::rig::VALIDATE);
     rig.stop();
     // An upgrade: another file, of another version, that knows the gate.
-    let upgraded = rig.at("kubelet.new");
-    std::fs::copy(&rig.kubelet.path, &upgraded).unwrap();
-    std::fs::rename(&upgraded, &rig.kubelet.path).unwrap();
+    rig.kubelet.replace();
     rig.kubelet.set_style(testkit::kubelet::Style::V1_36);
     rig.up();
     rig.wait_active(&bad);

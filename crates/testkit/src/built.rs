@@ -1,5 +1,7 @@
 //! The programs that cargo built beside the test that runs.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -16,6 +18,30 @@ pub fn program(name: &str) -> PathBuf {
     let path = profile.join(name);
     assert!(path.exists(), "{} is missing: cargo build --workspace --bins", path.display());
     path
+}
+
+/// Copies a program that is to be run from there.
+///
+/// Another process does it: what a test beside this one forks has our open files until it runs a program, and a file
+/// that anybody has open for writing cannot be run.
+///
+/// # Panics
+/// If it fails.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status().expect("cp");
+    assert!(copied.success(), "cp {} {}: {copied}", from.display(), to.display());
+}
+
+/// Writes a shell script that is to be run; what runs there already goes on with the file that it has.
+///
+/// # Panics
+/// If it fails.
+pub fn write_script(path: &Path, commands: &str) {
+    let (written, new) = (path.with_extension("written"), path.with_extension("new"));
+    std::fs::write(&written, format!("#!/bin/sh\n{commands}\n")).expect("write a script");
+    std::fs::set_permissions(&written, Permissions::from_mode(0o755)).expect("chmod a script");
+    copy_program(&written, &new);
+    std::fs::rename(&new, path).expect("rename a script");
 }
 
 /// A file of the workspace, by its path from the root.

@@ -187,14 +187,7 @@ impl Rig {
     /// Starts the supervisor; its output is appended to `stdout` and `stderr`.
     pub fn start(&mut self) -> &mut Rig {
         let file = |name: &str| std::fs::OpenOptions::new().create(true).append(true).open(self.at(name)).unwrap();
-        // A binary that was just copied is busy while another test's child, forked meanwhile, holds our descriptor.
-        let child = eventually("the supervisor starts", || {
-            match self.command().stdout(file("stdout")).stderr(file("stderr")).spawn() {
-                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
-                result => Some(result.unwrap()),
-            }
-        });
-        self.child = Some(child);
+        self.child = Some(self.command().stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap());
         self
     }
 

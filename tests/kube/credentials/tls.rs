@@ -1,6 +1,5 @@
 //! TLS with client certificates: what the API server sees of a rotation, and what is said of authorities that do not fit.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use kubelet_config::assignment::Assignment;
@@ -15,6 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use testkit::api_server::ApiServer;
 use testkit::api_server::tls::Authority;
+use testkit::built::write_script;
 
 const NODE: &str = "n1";
 const SOON: Duration = Duration::from_secs(30);
@@ -207,10 +207,8 @@ async fn a_plugin_that_gives_certificates_is_asked_again_before_they_end() {
         std::fs::write(bench.path("given"), given.to_string()).unwrap();
     };
     gives(5, 12);
-    let script = format!("#!/bin/sh\necho >>{}\nexec cat {}\n", bench.path("runs"), bench.path("given"));
-    std::fs::write(bench.path("plugin.new"), script).unwrap();
-    std::fs::set_permissions(bench.path("plugin.new"), std::fs::Permissions::from_mode(0o700)).unwrap();
-    std::fs::rename(bench.path("plugin.new"), bench.path("plugin.sh")).unwrap();
+    let script = format!("echo >>{}\nexec cat {}", bench.path("runs"), bench.path("given"));
+    write_script(bench.path("plugin.sh").as_ref(), &script);
     bench.seen("05").await;
     gives(6, 1000);
     bench.seen("06").await;

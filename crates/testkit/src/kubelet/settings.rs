@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::style::Style;
+use crate::built::copy_program;
 
 /// From the environment (`STAND_IN_STYLE`, `STAND_IN_JOURNAL` and so on), else from `<executable>.env`, KEY=VALUE lines.
 #[derive(Default)]
@@ -69,10 +70,9 @@ pub struct Installed {
 /// with [`Installed::built`].
 pub fn install(executable: &Path, dir: &Path, style: Style) -> Installed {
     let path = dir.join("kubelet");
-    // A hard link if possible, which costs nothing and, unlike a copy, is never "text file busy" in a child that
-    // another thread forks meanwhile.
+    // A hard link if possible, which costs nothing.
     if std::fs::hard_link(executable, &path).is_err() {
-        std::fs::copy(executable, &path).expect("copy the stand-in kubelet");
+        copy_program(executable, &path);
     }
     let installed = Installed { path, journal: dir.join("kubelet.journal") };
     installed.set_style(style);
@@ -83,6 +83,13 @@ impl Installed {
     /// The executable that cargo built.
     pub fn built() -> PathBuf {
         crate::built::program("stand-in-kubelet")
+    }
+
+    /// Another file takes its place, as in an upgrade.
+    pub fn replace(&self) {
+        let new = self.path.with_extension("new");
+        copy_program(&self.path, &new);
+        std::fs::rename(&new, &self.path).expect("rename the stand-in kubelet");
     }
 
     /// From its next start on it is a kubelet of this version.
