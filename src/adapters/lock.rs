@@ -85,7 +85,7 @@ pub(crate) fn take(root: &Path) -> Result<File, NotLocked> {
     take_from(root, is_dead)
 }
 
-/// The same from holders that are said to let go of it soon; which are known by the pid file.
+/// The same. Holders, as the pid file names them, of which `lets_go` is true are waited for.
 fn take_from(root: &Path, lets_go: impl Fn(&str) -> bool) -> Result<File, NotLocked> {
     let begun = Instant::now();
     loop {
