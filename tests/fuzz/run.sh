@@ -3,6 +3,7 @@
 #
 #   tests/fuzz/run.sh                          all targets, a minute each
 #   FUZZ_SECONDS=3600 tests/fuzz/run.sh unit   this one, for an hour
+#   tests/fuzz/run.sh unit records             these two
 #   tests/fuzz/run.sh unit FILE                this one with this input alone: what an input that was found does
 #
 # The exit code is 3 if an input was found that shows something.
@@ -69,7 +70,7 @@ run() { # TARGET: a line, and more if it found something
     return 1
 }
 
-if [ $# = 2 ]; then
+if [ $# = 2 ] && [ ! -d "tests/fuzz/corpus/$2" ]; then
     FUZZ_TARGET=$1 TMPDIR=$scratch "$fuzz" "${limits[@]}" "$2"
     exit
 fi
