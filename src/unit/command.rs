@@ -59,14 +59,7 @@ impl Command {
         loop {
             let words = split_words(&rest);
             let texts: Vec<&str> = words.iter().map(|(_, word)| word.as_str()).collect();
-            rest = if let Some((program, behind)) = rest.split_once(char::is_whitespace)
-                && options.is_none()
-                && is_supervisor(program, behind)
-            {
-                let (before, kubelet) = behind_supervisor(behind)?;
-                options = Some(before);
-                kubelet
-            } else if let Some(line) = launcher::shell_line(&texts).filter(|_| !rest.contains('\\')) {
+            rest = if let Some(line) = launcher::shell_line(&texts).filter(|_| !rest.contains('\\')) {
                 line.to_owned()
             } else if let Some(length) = launcher::length(&texts).map_err(|why| by_hand(&why, &rest))? {
                 let begin = words.get(length).map_or(rest.len(), |(begin, _)| *begin);
@@ -74,6 +67,13 @@ impl Command {
                 launchers.push_str(launcher.trim_end());
                 launchers.push(' ');
                 command.to_owned()
+            } else if let Some((program, behind)) = rest.split_once(char::is_whitespace)
+                && options.is_none()
+                && is_supervisor(program, behind)
+            {
+                let (before, kubelet) = behind_supervisor(behind)?;
+                options = Some(before);
+                kubelet
             } else {
                 break;
             };
@@ -87,7 +87,8 @@ impl Command {
     }
 }
 
-/// By its name, or, whatever it is called, by its command line: no kubelet has a verb `run`.
+/// By its name, or, whatever it is called, by its command line: no kubelet has a verb `run`. A launcher may be told `run` as
+/// anything else, so this is for what is none.
 fn is_supervisor(program: &str, rest: &str) -> bool {
     base(program).starts_with("kubelet-supervisor") || (rest.trim_start().starts_with("run ") && rest.contains(" -- "))
 }

@@ -259,6 +259,8 @@ fn launchers_stay_in_front() {
         "/usr/bin/chrt 10",
         "/usr/bin/taskset -c 0-3,7",
         "/usr/bin/taskset $CPUS",
+        "/usr/bin/env -C run",
+        "/usr/bin/chrt run",
         "/usr/bin/systemd-cat -t kubelet --priority=info",
         "/usr/bin/env GODEBUG=x \"A=b c\" 'D=$E'",
         "/usr/bin/env -u LD_PRELOAD --chdir=/",
