@@ -1,7 +1,6 @@
 //! One pool: its revision, its status, its Nodes.
 
 mod collect;
-mod comparison;
 mod node_writes;
 mod renderings;
 
@@ -24,7 +23,6 @@ use crate::Failure;
 use crate::api::client::{ApiError, Client};
 use crate::api::watch::older;
 use crate::clock::Clock;
-use crate::fleet::pool::comparison::PodObservation;
 use crate::fleet::pool::decide::{Cluster, Decision, Pool, decide};
 use crate::fleet::pool::renderings::{RevisionTarget, StoredRevision};
 use crate::fleet::pool::report;
@@ -78,8 +76,6 @@ pub(super) struct Reconciler {
     keeps_source: Mutex<Option<bool>>,
     /// Control-plane Nodes with a static pod that was not Ready, and which.
     static_pods: Mutex<BTreeMap<String, String>>,
-    /// By uid of a pool: what the Pods of compared Nodes showed, and when.
-    observations: Mutex<HashMap<String, (PodObservation, Instant)>>,
     /// By uid of a pool: its bad revisions, as they were last.
     bad: Mutex<HashMap<String, BTreeSet<String>>>,
     /// The only pool that is carried out.
@@ -162,7 +158,6 @@ impl Reconciler {
             collection: Mutex::default(),
             keeps_source: Mutex::default(),
             static_pods: Mutex::default(),
-            observations: Mutex::default(),
             bad: Mutex::default(),
             only: only.map(str::to_owned),
         }
@@ -176,11 +171,6 @@ impl Reconciler {
         // What waited for them is decided by what they are now.
         if self.waits_for_static_pods(seen) {
             self.observe_static_pods().await;
-            next = Some(REQUEUE_AFTER);
-        }
-        if let Some(pool) = self.newest(seen)
-            && !self.observe_compared(&pool).await
-        {
             next = Some(REQUEUE_AFTER);
         }
         loop {
@@ -261,7 +251,6 @@ impl Reconciler {
         lock(&self.written).retain(|uid, _| uids.contains(uid));
         lock(&self.revisions).retain(|uid, _| uids.contains(uid));
         lock(&self.current).retain(|uid, _| uids.contains(uid));
-        lock(&self.observations).retain(|uid, _| uids.contains(uid));
         lock(&self.bad).retain(|uid, _| uids.contains(uid));
     }
 
@@ -288,8 +277,6 @@ impl Reconciler {
         let unseen = KubeletConfigPoolStatus { observed_generation: -1, ..KubeletConfigPoolStatus::default() };
         let name = pool.name_any();
         let static_pods = lock(&self.static_pods).clone();
-        let observed =
-            lock(&self.observations).get(&pool.uid().unwrap_or_default()).map(|(observed, _)| observed.clone());
         let now = self.clock.now();
         let min_trial = Duration::from_secs(pool.spec.rollout.min_trial_seconds.into());
         self.nodes.read_at(now, min_trial, current.map(StoredRevision::reference), |nodes| {
@@ -309,7 +296,6 @@ impl Reconciler {
                 approved: pool.annotations().get(APPROVED_REVISION).map(String::as_str),
                 update: update.as_ref(),
                 current: current.as_ref(),
-                observed: observed.as_ref(),
                 namespace: &self.client.namespace,
             };
             let drains = self.drains.states(nodes);

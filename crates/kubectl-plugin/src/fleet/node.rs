@@ -101,8 +101,6 @@ pub(crate) struct NodeRow {
     pub(crate) condition: Option<ReportedCondition>,
     /// The Node's condition Ready is True.
     pub(crate) ready: bool,
-    /// When that changed last (RFC 3339); empty if it does not say.
-    pub(crate) ready_since: String,
     /// `spec.unschedulable`.
     pub(crate) cordoned: bool,
     /// Keys of `spec.taints`.
@@ -151,8 +149,7 @@ impl NodeRow {
             trial_ends: reported.trial_ends,
             confirm_by: reported.confirm_by,
             condition: reported.condition,
-            ready: ready.as_ref().is_some_and(|ready| ready.status == "True"),
-            ready_since: ready.map(|ready| ready.since).unwrap_or_default(),
+            ready: ready.is_some_and(|ready| ready.status == "True"),
             cordoned_by: annotations.get(super::pool::drain::CORDONED_BY).cloned(),
             cordoned: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
             taints: taints(node),

@@ -4,7 +4,6 @@
 #![cfg(test)]
 
 mod collect;
-mod compare;
 mod crd;
 mod drain;
 mod expressions;

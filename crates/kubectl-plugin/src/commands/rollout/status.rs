@@ -126,12 +126,9 @@ async fn one(api: &Client, pool: &StoredPool, format: Format) -> Result<(), Fail
     }
     // The condition's message may be about one of them.
     let told = message(&status);
-    for BadRevision { revision, nodes, message, .. } in
-        status.bad_revisions.iter().filter(|bad| !told.contains(&bad.revision))
-    {
+    for BadRevision { revision, nodes, .. } in status.bad_revisions.iter().filter(|bad| !told.contains(&bad.revision)) {
         let said: Vec<String> = nodes.iter().map(|node| format!("{}: {}", node.name, text(&node.message))).collect();
-        let said = if message.is_empty() { said.join("; ") } else { text(message) };
-        shown.push_str(&output::headed(out, Tone::Bad, &format!("bad {}", plain(revision)), &said));
+        shown.push_str(&output::headed(out, Tone::Bad, &format!("bad {}", plain(revision)), &said.join("; ")));
     }
     if !remaining.is_empty() {
         let mut table = Table::new(&["NODE", "STATE", "MESSAGE"]);

@@ -4,7 +4,6 @@
 //! for all (a revision is bad, a revision is current) is written into the status, and nothing is done by it before it
 //! stands there.
 
-mod compare;
 mod members;
 mod next_nodes;
 mod verdicts;
@@ -20,7 +19,6 @@ use super::preflight::{self, Preflight};
 use super::renderings::{NodeAssignment, RevisionTarget};
 use super::report::{self, Blocker, PoolState, Preflighted};
 use super::revision::{RevisionFault, revision_name};
-use super::types::comparison::CanaryComparison;
 use super::types::{KubeletConfigPoolStatus, OnFailure, Proof, RolloutStrategy, max_unavailable};
 use super::windows::Windows;
 use members::Members;
@@ -66,7 +64,7 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
     let draining = members.draining(cluster, update);
     let rollout = Rollout { pool, cluster, members: &members, strategy, windows, preflight, draining, update };
     status.update_revision = Some(revision_name(&update.reference));
-    let has_news = rollout.record_verdicts(&mut status) | rollout.compare(&mut status);
+    let has_news = rollout.record_verdicts(&mut status);
     let (state, planned) = rollout.plan(&status);
     let moving = planned.len();
     let Drained { state, assign, decision, next } = rollout.draining.split(state, planned);
@@ -76,7 +74,7 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
     let state = state.with_waiting(&members.waiting());
     report::fill(&mut status, &counts, &state, &preflighted, cluster.now);
     Decision {
-        next: rollout.next_timeout(&status).into_iter().chain(next).min(),
+        next: rollout.next_timeout().into_iter().chain(next).min(),
         status,
         assign: if has_news { Vec::new() } else { assign },
         reset,
@@ -184,8 +182,6 @@ impl Rollout<'_> {
             if let Some(left) = canaries.left() {
                 behind.retain(|node| canaries.may_be(node));
                 (canaries_left, state) = (left, canaries.state());
-            } else if let Some(state) = self.comparing(status, behind.len()) {
-                return (state, Vec::new());
             } else if self.strategy.pause_after_canaries
                 && self.pool.approved != Some(revision_name(&target.reference).as_str())
             {
@@ -250,8 +246,7 @@ impl Rollout<'_> {
     }
 
     /// When a Node's time is over, one is young no more, or a window opens or closes.
-    fn next_timeout(&self, status: &KubeletConfigPoolStatus) -> Option<Duration> {
-        let comparison = status.comparison.as_ref().and_then(CanaryComparison::next);
+    fn next_timeout(&self) -> Option<Duration> {
         let own = &self.members.own;
         let in_flight = own.iter().filter(|node| node.is_in_flight(self.strategy.proof));
         let timeouts = in_flight.flat_map(|node| {
@@ -269,7 +264,6 @@ impl Rollout<'_> {
             .chain(unproven)
             .chain(waits)
             .chain([
-                comparison,
                 self.members.leavers.next_timeout(),
                 self.windows.lasts(self.cluster.now),
                 preflight::next_timeout(own.iter().copied()),

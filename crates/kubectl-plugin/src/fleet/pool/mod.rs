@@ -6,12 +6,10 @@
 
 mod canaries;
 pub(crate) mod collect;
-pub(crate) mod comparison;
 pub(crate) mod decide;
 pub mod drain;
 pub(crate) mod draining;
 pub(crate) mod edit;
-mod evidence;
 mod expressions;
 mod jitter;
 pub(crate) mod leave;
@@ -25,7 +23,6 @@ pub(crate) mod report;
 pub(crate) mod revision;
 mod selector;
 pub(crate) mod selector_text;
-pub mod signals;
 mod template;
 pub(crate) mod template_revision;
 #[cfg(test)]

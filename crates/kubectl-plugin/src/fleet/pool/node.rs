@@ -102,8 +102,6 @@ pub(crate) struct PoolNode {
     /// The message of its condition `KubeletConfigOk`.
     pub(crate) message: String,
     pub(crate) ready: bool,
-    /// When that changed last.
-    ready_since: Option<Timestamp>,
     /// Keys of its taints.
     pub(crate) taints: Vec<String>,
     /// `spec.unschedulable`.
@@ -163,7 +161,6 @@ impl PoolNode {
             kubelet: row.kubelet,
             desired: row.desired,
             ready: row.ready,
-            ready_since: row.ready_since.parse().ok(),
             taints: row.taints,
             unready_for: Duration::ZERO,
             updating_for: Duration::ZERO,
@@ -220,11 +217,6 @@ impl PoolNode {
             ..self.clone()
         };
         as_other == *other
-    }
-
-    /// It is not Ready, or was not at some time since then.
-    pub(crate) fn was_unready_since(&self, then: Timestamp) -> bool {
-        !self.ready || self.ready_since.is_some_and(|since| since >= then)
     }
 
     /// It has finished what it is assigned, well.

@@ -38,8 +38,8 @@ pub(crate) fn standing(pool: &KubeletConfigPool) -> Standing {
     let is_bad = status.bad_revisions.iter().any(|bad| bad.revision == update);
     match ready.reason.as_str() {
         _ if ready.status == "True" => Standing::Complete,
-        reason if is_of_bad_revision(reason) && !is_bad => Standing::OnItsWay,
-        reason if is_of_bad_revision(reason) && is_going_back(pool, status) => Standing::GoingBack,
+        BAD_REVISION if !is_bad => Standing::OnItsWay,
+        BAD_REVISION if is_going_back(pool, status) => Standing::GoingBack,
         _ if is_stalled => Standing::Stalled(ready.reason.clone(), ready.message.clone()),
         "Paused" => Standing::Paused,
         "AwaitingApproval" if approved(pool) != Some(&update) => Standing::AwaitingApproval(update),
@@ -47,10 +47,8 @@ pub(crate) fn standing(pool: &KubeletConfigPool) -> Standing {
     }
 }
 
-/// A reason of the condition Ready: the update revision is bad.
-pub(crate) fn is_of_bad_revision(reason: &str) -> bool {
-    matches!(reason, "FailuresExceeded" | "HarmFound")
-}
+/// The reason of the condition Ready if the update revision is bad.
+pub(crate) const BAD_REVISION: &str = "FailuresExceeded";
 
 fn approved(pool: &KubeletConfigPool) -> Option<&String> {
     pool.metadata.annotations.as_ref()?.get(APPROVED_REVISION)
@@ -66,7 +64,7 @@ fn is_going_back(pool: &KubeletConfigPool, status: &KubeletConfigPoolStatus) -> 
 pub(crate) fn advice(name: &str, reason: &str) -> String {
     let rollout = "kubectl kubelet-config rollout";
     match reason {
-        _ if is_of_bad_revision(reason) => format!(
+        BAD_REVISION => format!(
             "`{rollout} undo {name}` goes back to the previous revision, `{rollout} retry {name}` tries this one again once the \
              cause is mended; or roll out a corrected ConfigMap"
         ),

@@ -1,7 +1,7 @@
 //! The Nodes of a pool that are not done, and why.
 
 use super::node::{PoolNode, Progress};
-use super::progress::{Standing, is_of_bad_revision, standing};
+use super::progress::{BAD_REVISION, Standing, standing};
 use super::renderings::{RevisionTarget, StoredRevision};
 use super::revision::{Revision, parse_revision_name};
 use super::types::{KubeletConfigPool, OnFailure};
@@ -39,7 +39,7 @@ pub(crate) fn remaining(pool: &KubeletConfigPool, name: &str, namespace: &str, n
     let current = pool.status.as_ref().and_then(|status| status.current_revision.as_deref());
     let is_bad = match standing(pool) {
         Standing::GoingBack => true,
-        Standing::Stalled(reason, _) => is_of_bad_revision(&reason),
+        Standing::Stalled(reason, _) => reason == BAD_REVISION,
         _ => false,
     };
     let back = current.filter(|_| is_bad && pool.spec.rollout.on_failure == OnFailure::Revert);

@@ -38,8 +38,6 @@ pub(crate) enum PoolState {
     PreflightRefused(String),
     /// The first Nodes have it.
     Canaries { canaries: usize, done: usize, in_flight: usize },
-    /// They are compared with Nodes that have not changed.
-    Comparing(String),
     /// Somebody is to look at them.
     AwaitingApproval { revision: String },
     /// The others get it.
@@ -49,7 +47,7 @@ pub(crate) enum PoolState {
     /// `spec.paused`.
     Paused { behind: usize, update: String },
     /// Too many Nodes failed with it.
-    Failed { reason: &'static str, revision: String, message: String },
+    Failed { revision: String, message: String },
     /// Another pool selects one of its Nodes.
     Conflict { node: String, pool: String },
     /// One of these, and what else there is to say: which Nodes are being drained, or cannot be, and which wait.
@@ -75,8 +73,6 @@ pub(crate) enum Blocker {
     NoCanaries,
     /// These cannot be drained, and why.
     Drain(Vec<String>),
-    /// The Pods of canaries, and of Nodes that they are compared with, cannot be listed.
-    Comparison(String),
     /// No window is open until then.
     Windows(Timestamp),
 }
@@ -92,7 +88,6 @@ impl Blocker {
             Self::Unproven(_) => "RenderingUnproven",
             Self::NoCanaries => "NoCanaries",
             Self::Drain(_) => "DrainBlocked",
-            Self::Comparison(_) => "CannotCompare",
             Self::Windows(_) => "OutsideWindow",
         }
     }
@@ -122,10 +117,6 @@ impl Blocker {
                     .to_owned()
             }
             Self::Drain(nodes) => format!("cannot be drained (spec.rollout.drain): {}", listed(nodes)),
-            Self::Comparison(why) => format!(
-                "spec.rollout.compare: {why}; the rights are in packaging/manifests/pools-compare; without spec.rollout.compare \
-                 it goes on"
-            ),
             Self::Windows(opens) => {
                 format!("the next of spec.rollout.windows opens at {}", rfc3339(*opens))
             }
@@ -139,11 +130,7 @@ impl PoolState {
     }
 
     pub(crate) fn bad(bad: &BadRevision) -> Self {
-        let revision = bad.revision.clone();
-        match bad.message.as_str() {
-            "" => Self::Failed { reason: "FailuresExceeded", revision, message: messages(&bad.nodes) },
-            found => Self::Failed { reason: "HarmFound", revision, message: found.to_owned() },
-        }
+        Self::Failed { revision: bad.revision.clone(), message: messages(&bad.nodes) }
     }
 
     /// These Nodes are being drained, and those cannot be.
@@ -173,12 +160,11 @@ impl PoolState {
             Self::Preflighting { .. } => "Preflighting",
             Self::PreflightRefused(_) => "PreflightRefused",
             Self::Canaries { .. } => "Canaries",
-            Self::Comparing(_) => "Comparing",
             Self::AwaitingApproval { .. } => "AwaitingApproval",
             Self::Waves { .. } => "Waves",
             Self::Blocked { by, .. } => by.reason(),
             Self::Paused { .. } => "Paused",
-            Self::Failed { reason, .. } => reason,
+            Self::Failed { .. } => "FailuresExceeded",
             Self::Conflict { .. } => "Conflict",
         }
     }
@@ -198,7 +184,6 @@ impl PoolState {
             Self::Canaries { canaries, done, in_flight } => {
                 format!("{done} of {canaries} canaries are done, {in_flight} on their way")
             }
-            Self::Comparing(message) => message.clone(),
             Self::AwaitingApproval { revision } => format!(
                 "the canaries are done; to go on: kubectl annotate kcpool NAME {APPROVED_REVISION}={revision} --overwrite"
             ),
@@ -207,7 +192,7 @@ impl PoolState {
             }
             Self::Blocked { behind, by } => format!("{behind} Nodes wait: {}", by.message()),
             Self::Paused { behind, update } => format!("spec.paused; {behind} Nodes would get {update}"),
-            Self::Failed { revision, message, .. } => format!("{revision} is not tried again: {message}"),
+            Self::Failed { revision, message } => format!("{revision} is not tried again: {message}"),
             Self::Conflict { node, pool } => {
                 format!("Node {node} is selected by pool {pool} too; nothing is changed until only one pool selects it")
             }
@@ -220,7 +205,6 @@ impl PoolState {
             Self::Complete | Self::NoNodes => KStatus::Current,
             Self::Preflighting { .. }
             | Self::Canaries { .. }
-            | Self::Comparing(_)
             | Self::AwaitingApproval { .. }
             | Self::Waves { .. }
             | Self::Blocked { .. }

@@ -105,7 +105,6 @@ impl World {
             approved: self.approved.as_deref(),
             update: fault.as_ref().map(|()| &update),
             current: current.as_ref(),
-            observed: None,
             namespace: "ns",
         };
         decide(&pool, &self.cluster())
@@ -306,7 +305,6 @@ fn a_spec_that_makes_no_sense_keeps_no_node_from_joining() {
         approved: None,
         update: Err(&fault),
         current: None,
-        observed: None,
         namespace: "ns",
     };
     let decision = decide(&pool, &world.cluster());

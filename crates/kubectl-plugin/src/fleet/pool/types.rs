@@ -1,7 +1,5 @@
 //! The API object `KubeletConfigPool`, as the API server keeps it.
 
-pub mod comparison;
-
 use std::collections::BTreeMap;
 
 use kube::CustomResource;
@@ -9,7 +7,6 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use comparison::{CanaryComparison, CompareStrategy};
 use kubelet_config::assignment::DEFAULT_KEY;
 
 /// What a pool of Nodes is to have, and how a change of it gets there.
@@ -250,11 +247,6 @@ pub struct RolloutStrategy {
     /// --ignore-daemonsets does. Careful: a Pod without a controller or with an emptyDir keeps the Node from being drained.
     /// Force: these are evicted too.
     pub drain: DrainMode,
-    /// Compare the canaries, once they have finished, with Nodes that have not changed, and go on if they are not worse. {} is 30
-    /// minutes; not at all, if it is not set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "CompareStrategy")]
-    pub compare: Option<CompareStrategy>,
     /// When Nodes may be given a new revision; always, if there is none. Nodes that join, and the way back to
     /// currentRevision, wait for no window.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -308,7 +300,6 @@ impl Default for RolloutStrategy {
             min_trial_seconds: 600,
             pause_after_canaries: false,
             drain: DrainMode::default(),
-            compare: None,
             windows: Vec::new(),
         }
     }
@@ -350,10 +341,6 @@ pub struct KubeletConfigPoolStatus {
     /// Revisions that were currentRevision before, the latest last; at most 10.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<String>,
-    /// What the last comparison of canaries with unchanged Nodes found, where spec.rollout.compare asks for one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "CanaryComparison")]
-    pub comparison: Option<CanaryComparison>,
     /// Ready, Reconciling and Stalled, as kstatus reads them, and Conflicting.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -380,9 +367,6 @@ pub struct BadRevision {
     pub time: Option<String>,
     /// Nodes that rejected it, rolled it back or timed out; at most 10.
     pub nodes: Vec<BadRevisionNode>,
-    /// What the comparison with unchanged Nodes found, if that is why; the nodes are canaries then.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub message: String,
 }
 
 /// What a Node said of a revision.

@@ -21,7 +21,7 @@ impl Rollout<'_> {
         let is_new = status.current_revision.as_ref() != Some(&update);
         let failed = self.failed();
         if !is_bad && is_new && (self.is_refused_by_all() || failed.len() >= self.strategy.max_failures as usize) {
-            self.record_bad(status, failed, String::new());
+            self.record_bad(status, failed);
             return true;
         }
         if is_new && !is_bad && self.has_all() {
@@ -35,16 +35,11 @@ impl Rollout<'_> {
         self.pool.status.update_revision != status.update_revision
     }
 
-    pub(super) fn record_bad(
-        &self,
-        status: &mut KubeletConfigPoolStatus,
-        mut nodes: Vec<BadRevisionNode>,
-        message: String,
-    ) {
+    fn record_bad(&self, status: &mut KubeletConfigPoolStatus, mut nodes: Vec<BadRevisionNode>) {
         nodes.truncate(MAX_NODES_PER_BAD_REVISION);
         let revision = revision_name(&self.update.reference);
         let time = Some(report::rfc3339(self.cluster.now));
-        status.bad_revisions.push(BadRevision { revision, time, nodes, message });
+        status.bad_revisions.push(BadRevision { revision, time, nodes });
         let excess = status.bad_revisions.len().saturating_sub(MAX_KEPT_REVISIONS);
         status.bad_revisions.drain(..excess);
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::super::comparison::PodObservation;
 use super::super::drain::NodeDrain;
 use super::super::node::PoolNode;
 use super::super::renderings::RevisionTarget;
@@ -24,8 +23,6 @@ pub(crate) struct Pool<'a> {
     pub(crate) update: Result<&'a RevisionTarget<'a>, &'a RevisionFault>,
     /// That of `status.currentRevision`; none: Nodes get it as it is.
     pub(crate) current: Option<&'a RevisionTarget<'a>>,
-    /// What the Pods of compared Nodes showed last.
-    pub(crate) observed: Option<&'a PodObservation>,
     /// The namespace of revisions.
     pub(crate) namespace: &'a str,
 }

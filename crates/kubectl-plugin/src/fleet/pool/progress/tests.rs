@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 fn pool(reason: &str, more: &Value) -> KubeletConfigPool {
     let is = |type_: &str| match (type_, reason) {
-        ("Ready", "Complete") | ("Stalled", "FailuresExceeded" | "HarmFound" | "Conflict") => "True",
+        ("Ready", "Complete") | ("Stalled", "FailuresExceeded" | "Conflict") => "True",
         _ => "False",
     };
     let conditions = ["Ready", "Stalled"].map(|type_| {
@@ -35,10 +35,7 @@ fn where_it_is() {
         ("Complete", json!({"/metadata/generation": 3}), Standing::OnItsWay),
         ("Waves", json!({}), Standing::OnItsWay),
         ("Conflict", json!({}), stalled("Conflict")),
-        ("FailuresExceeded", back.clone(), Standing::GoingBack),
-        ("HarmFound", back, Standing::GoingBack),
-        ("HarmFound", json!({}), Standing::OnItsWay),
-        ("HarmFound", gone_back.clone(), stalled("HarmFound")),
+        ("FailuresExceeded", back, Standing::GoingBack),
         ("FailuresExceeded", gone_back, stalled("FailuresExceeded")),
         ("FailuresExceeded", stop, stalled("FailuresExceeded")),
         ("FailuresExceeded", json!({}), Standing::OnItsWay), // it was forgotten a moment ago
