@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use crate::api::client::{ApiError, Client};
 use crate::api::list::{Pager, Selector};
 use crate::api::nodes::{self, NODES, bare_name};
-use crate::commands::rollout::former;
 use crate::fleet::doctor::pools::{ExaminedPools, not_served};
 use crate::fleet::doctor::rights::{self, RIGHTS, Right};
 use crate::fleet::doctor::{ExaminedNode, Finding, grouped, newest, without_policy};
@@ -76,7 +75,6 @@ impl Options {
             report.cluster(&client, context.impersonates, examined_nodes.first()).await;
             report.examined_nodes(&client, &examined_nodes).await;
             report.pools(&client).await;
-            report.former_rollouts(&client).await;
             Ok(report)
         };
         let mut report = examine.await.map_err(|failure: Failure| Failure { code: EXIT_UNCHECKED, ..failure })?;
@@ -232,15 +230,6 @@ impl Report {
                 self.image = image.ok().flatten();
             }
             Err(error) => self.not_seen("pools and their controller", &error),
-        }
-    }
-
-    async fn former_rollouts(&mut self, client: &Client) {
-        match former::open(client).await {
-            Ok(open) => self.findings.extend(open.iter().map(|it| {
-                Finding::of_cluster("former-rollout", it.problem(&client.namespace), it.mend(&client.namespace))
-            })),
-            Err(error) => self.not_seen("rollouts of earlier versions", &error),
         }
     }
 

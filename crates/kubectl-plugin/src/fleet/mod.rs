@@ -8,7 +8,6 @@ pub mod doctor;
 pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod field_paths;
-pub(crate) mod former_rollouts;
 pub(crate) mod leader_election;
 pub mod node;
 pub mod pool;

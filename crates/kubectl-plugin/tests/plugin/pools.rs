@@ -96,24 +96,6 @@ fn who_writes_into_a_pools_node_is_told() {
 }
 
 #[test]
-fn rollouts_of_earlier_versions_are_told() {
-    let bench = Bench::new();
-    let record = |phase: &str| json!({"phase": phase, "target": {}}).to_string();
-    for (name, phase) in [("old", "Paused"), ("done", "Done")] {
-        let map = format!("rollout-{name}");
-        bench.server.put_config_map("kubelet-config", &map, &[("rollout", &record(phase))]);
-        bench.server.label_config_map("kubelet-config", &map, "kubelet-supervisor.io/rollout", name);
-    }
-    let ran = bench.run(&["rollout", "status"]);
-    assert!(ran.err.contains("warning: rollout old of an earlier version is not over (Paused"), "{ran:?}");
-    assert!(!ran.err.contains("rollout done"), "{ran:?}");
-    let found = bench.run(&["doctor", "-o", "json"]).json();
-    let of = |finding: &&Value| finding["check"] == "former-rollout";
-    let found: Vec<&Value> = found["findings"].as_array().unwrap().iter().filter(of).collect();
-    assert!(found.len() == 1 && found[0]["mend"].to_string().contains("uncordon"), "{found:?}");
-}
-
-#[test]
 fn a_namespace_that_means_nothing_is_refused() {
     let bench = bench();
     for args in [&["rollout", "status"][..], &["rollout", "pause", "workers"]] {

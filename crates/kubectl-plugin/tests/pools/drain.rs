@@ -335,9 +335,9 @@ async fn each_node_is_emptied_before_it_gets_it_and_open_again_after() {
 async fn what_an_administrator_cordoned_stays_cordoned() {
     let drained = Drained::new(6);
     drained.world.server.patch_node(&name(3), json!({"spec": {"unschedulable": true}}));
-    // Nor is that of a version that had no pools ended.
-    let former = json!({"metadata": {"annotations": {CORDONED_BY: POOL}}, "spec": {"unschedulable": true}});
-    drained.world.server.patch_node(&name(4), former);
+    // Nor is one ended whose annotation names no pool.
+    let nobodys = json!({"metadata": {"annotations": {CORDONED_BY: POOL}}, "spec": {"unschedulable": true}});
+    drained.world.server.patch_node(&name(4), nobodys);
     let script = async {
         drained.begun(60, &json!({"maxUnavailable": 1})).await;
         drained.until("Ready", "Complete").await;

@@ -352,12 +352,6 @@ async fn what_makes_no_sense_is_refused_before_anything_is_written() {
     let odd = ["rollout", TARGET, "-l", "pool=odd"];
     fails(&world, &odd, &["nobody carries out pools", "get leases", "nothing was written"]).await;
     world.server.judge_access(|_| true);
-    // A rollout of an earlier version is not over.
-    let record = json!({"phase": "Running"}).to_string();
-    world.server.put_config_map(NAMESPACE, "rollout-r", &[("rollout", &record)]);
-    world.server.label_config_map(NAMESPACE, "rollout-r", "kubelet-supervisor.io/rollout", "r");
-    fails(&world, &odd, &["rollout r of an earlier version", "cordoned-by-rollout", "delete configmaps -l"]).await;
-    world.server.delete_config_map(NAMESPACE, "rollout-r");
     world.server.faults().push(Fault::new(Verb::List, "kubeletconfigpools", FaultKind::Status(404)));
     fails(&world, &odd, &["kubectl create -f packaging/manifests/pools/crd.yaml"]).await;
     let writes = world.server.requests().into_iter().filter(|request| {

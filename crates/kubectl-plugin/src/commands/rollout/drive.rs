@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::former;
 use super::progress_reporter::ProgressReporter;
 use crate::api::client::Client;
 use crate::api::list::Selector;
@@ -37,9 +36,8 @@ pub(crate) enum Role {
 
 impl Role {
     /// # Errors
-    /// It has not the rights, and nobody else carries pools out; or a rollout of an earlier version is not over.
+    /// It has not the rights, and nobody else carries pools out.
     pub(crate) async fn find(client: &Client) -> Result<Self, Failure> {
-        former::refuse(client).await?;
         let mut lacking = Vec::new();
         for right in RIGHTS.iter().filter(|right| right.commands.split(", ").any(|command| command == "rollout")) {
             // Who cannot ask finds out by trying.

@@ -3,7 +3,6 @@
 mod args;
 mod begin;
 mod drive;
-pub(crate) mod former;
 mod progress_reporter;
 mod status;
 mod verbs;

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::args::StatusArgs;
-use super::former;
 use crate::api::client::Client;
 use crate::api::nodes::{self, NodeSelection};
 use crate::api::pools::{self, StoredPool};
@@ -21,10 +20,6 @@ use kubelet_config::reported::{plain, text};
 
 pub(crate) async fn run(context: &Context, args: StatusArgs) -> Result<ExitCode, Failure> {
     let api = context.api();
-    for open in former::open(&api).await? {
-        let problem = format!("{}: {}", open.problem(&api.namespace), open.mend(&api.namespace).join("; "));
-        eprintln!("warning: {}", plain(&problem));
-    }
     match args.name {
         Some(name) => one(&api, &pools::get(&api, &name).await?, args.output).await?,
         None => all(&pools::list(&api).await?, args.output)?,

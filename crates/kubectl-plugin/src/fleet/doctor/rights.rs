@@ -59,7 +59,6 @@ pub const RIGHTS: &[Right] = &[
     right("create", "pods/eviction", Scope::Cluster, "rollout --drain"),
     right("list", "events", Scope::Default, "history"),
     right("get", "configmaps", Scope::ConfigMaps, "push, diff, explain, assign, rollback, preflight, rollout"),
-    right("list", "configmaps", Scope::ConfigMaps, "rollout of an earlier version"),
     right("create", "configmaps", Scope::ConfigMaps, "push, preflight, rollout"),
     pools("get", "kubeletconfigpools", "render, diff pool/NAME"),
     pools("list", "kubeletconfigpools", "rollout"),
@@ -195,7 +194,7 @@ mod tests {
             .collect();
         let found = missing(&lacking, "ns", Some("jane doe"));
         assert_eq!(found.len(), 2);
-        assert!(found[1].mend[0].ends_with("--verb=get,list,create --resource=configmaps"), "{found:?}");
+        assert!(found[1].mend[0].ends_with("--verb=get,create --resource=configmaps"), "{found:?}");
         assert!(found[1].mend[1].ends_with("--user='jane doe'"), "{found:?}");
         let pools: Vec<Right> = RIGHTS.iter().copied().filter(|right| right.resource.ends_with("/status")).collect();
         let found = missing(&pools, "ns", None);

@@ -116,7 +116,7 @@ fn an_administrators_cordon_is_used_and_stays() {
     assert_eq!(world.settle(), ["n000"]);
     world.prove_all();
     assert!(world.drain().uncordon.is_empty());
-    // Nor is one ended that no pool's name stands for: of a former version, say.
+    // Nor is one ended whose annotation names no pool.
     (world.at("n000").unschedulable, world.at("n000").cordoned_by) = (true, Some("pool-a".to_owned()));
     assert!(world.drain().uncordon.is_empty());
 }
