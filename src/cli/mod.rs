@@ -26,9 +26,6 @@ use crate::machine::command::Command;
 /// Help is no wider than the terminals that people have, in a pipe too.
 const COLUMNS: usize = 80;
 
-/// The drop-in has systemd take this code for what the machine means by it.
-const _: () = assert!(crate::unit::RESTART_CODE == crate::machine::EXIT_FOR_RESTART);
-
 const EXAMPLES: &str = "\
 Examples:
   kubelet-supervisor enable --dry-run     what would change on this node

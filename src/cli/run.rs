@@ -57,9 +57,6 @@ pub(super) struct Options {
     /// A change waits at most so long while exec, attach or port-forward streams run through this kubelet, images are downloaded or a pod is in its start-up probe, where the ConfigMap's annotation kubelet-supervisor.io/courtesy says nothing; 0: not at all, 1h at the most.
     #[arg(long, env = "KUBELET_SUPERVISOR_COURTESY", default_value_t = GoDuration(limits::COURTESY), value_parser = machine::parse_courtesy, value_name = "DURATION")]
     courtesy: GoDuration,
-    /// Who starts the next kubelet: the supervisor itself (exec), or systemd, after the supervisor's own end with exit code 75 (exit), so that ExecStartPre runs.
-    #[arg(long, env = "KUBELET_SUPERVISOR_RESTART_BY", default_value = "exec", value_name = "exec|exit")]
-    restart_by: machine::RestartBy,
     /// Restart a kubelet outside a trial that gave no sign of life for this long (no healthz; no WATCHDOG=1, if it pings) while the machine is well and the container runtime answers, with the same configuration; 0: never.
     #[arg(long, env = "KUBELET_SUPERVISOR_HUNG_AFTER", default_value_t = GoDuration(limits::HUNG_AFTER), value_name = "DURATION")]
     hung_after: GoDuration,
@@ -138,7 +135,6 @@ impl Options {
                 spread: self.spread.0,
                 spread_assignment: self.spread_assignment.0,
                 courtesy: self.courtesy.0,
-                restart_by: self.restart_by,
                 unknown_fields: self.unknown_fields,
                 hung_after: self.hung_after.0,
                 watchdog: Systemd::watchdog(),
@@ -175,11 +171,6 @@ pub(super) fn run(options: &Options, args: &[OsString], start_mode: StartMode) -
         tracing::info!("--runonce: this kubelet ends by itself, there is nothing to supervise");
         let error = process::exec_kubelet(&settings.program, &settings.args);
         return Err(Failure::new(1, format!("cannot run {}: {error}", settings.program.display())));
-    }
-    if options.restart_by == machine::RestartBy::Exit && std::env::var_os("INVOCATION_ID").is_none() {
-        tracing::warn!(
-            "--restart-by exit, and INVOCATION_ID is not set: if systemd did not start this, nobody will start the kubelet again"
-        );
     }
     block_on(wire::supervise(settings, start_mode))?.map_err(|error| Failure::new(1, format!("{error:#}")))
 }

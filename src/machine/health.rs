@@ -113,15 +113,4 @@ impl Health {
     pub(super) fn set_suspended(&mut self, suspension: Option<Suspension>) -> Option<Suspension> {
         std::mem::replace(&mut self.suspended, suspension)
     }
-
-    /// What the next supervisor needs to judge a start that this one leaves to it.
-    pub(super) fn before_start(&self) -> Option<NodeReadiness> {
-        self.node.clone()
-    }
-
-    /// The same from the one before. When that saw it nobody knows here.
-    pub(super) fn restore(&mut self, node: Option<NodeReadiness>, now: Moment) {
-        self.node_changed = node.is_some().then_some(now);
-        self.node = node;
-    }
 }

@@ -113,19 +113,9 @@ impl NoRestart {
 }
 
 impl Hung {
-    /// How many restarts did not help for long.
-    pub(super) fn restarts(&self) -> u32 {
-        self.restarts
-    }
-
     /// True if it gave no sign of life when it was observed last.
     pub(super) fn is_unresponsive(&self) -> bool {
         self.unresponsive_since.is_some()
-    }
-
-    /// What a supervisor that ended for a restart knew; it may be read late.
-    pub(super) fn resume(&mut self, restarts: u32) {
-        self.restarts = self.restarts.max(restarts);
     }
 
     /// Nobody observes it now; what was seen says nothing of what comes.

@@ -153,10 +153,6 @@ pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// A kubelet that ran this long starts the back-off afresh.
 pub(crate) const BACKOFF_RESET: Duration = Duration::from_secs(60);
 
-/// With `--restart-by exit`, a supervisor younger than this restarts a kubelet that ended by itself in place: it takes an
-/// API server's answer, a download and a preflight to mend a configuration that kills the kubelet within a second.
-pub(crate) const RESTART_IN_PLACE: Duration = Duration::from_secs(30);
-
 /// In a trial the first restart is quick: the second exit is the evidence we wait for.
 pub(crate) const BACKOFF_TRIAL: Duration = Duration::from_millis(100);
 

@@ -97,11 +97,6 @@ pub(super) struct Process {
     starts: u32,
     /// Exits in a row that nobody asked for.
     crashes: u32,
-    /// When this supervisor, or the one whose place it took, began.
-    began: Moment,
-    /// The next start is not left to systemd: it follows an exit too early for that, comes of a change that is under way, or
-    /// puts right what this supervisor could not read in time when it began.
-    in_place: bool,
     /// The next start follows an exit that nobody asked for.
     exited: bool,
     /// The next start follows a hung kubelet.
@@ -169,11 +164,6 @@ impl Process {
         self.running.version.as_ref().filter(|_| self.starts > 0)
     }
 
-    /// True if the next start stays ours.
-    pub(super) fn is_in_place(&self) -> bool {
-        self.in_place
-    }
-
     /// It is called by another name now; the content is the same.
     pub(super) fn rename(&mut self, version: Option<Version>) {
         self.running.version = version;
@@ -226,7 +216,6 @@ impl Process {
     pub(super) fn start_at_once(&mut self, now: Moment) {
         self.start_now(now);
         self.crashes = 0;
-        self.in_place = false;
     }
 
     /// A kubelet that is being started or stopped is let be; one that was just started gets time to come up, so that a

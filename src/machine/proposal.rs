@@ -23,8 +23,6 @@ pub(super) enum Proposal {
     AwaitConfirmation,
     /// An operator's command, by the number of its answer; the Node's annotations get none.
     Command(Option<u64>, Execution),
-    /// The supervisor exits, and systemd starts the kubelet.
-    ExitForRestart,
     /// Something to be remembered that nothing waits for.
     Note,
 }

@@ -92,9 +92,6 @@ pub struct Records {
     /// The highest sequence that was proven of each pool, of signed versions.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sequences: BTreeMap<String, u64>,
-    /// Restarts of a hung kubelet that did not help for long, where systemd carries them out.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub hung_restarts: u32,
 }
 
 impl Records {
@@ -150,11 +147,6 @@ impl Records {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_false(flag: &bool) -> bool {
     !flag
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 /// What the assigned version is going through.
@@ -242,8 +234,6 @@ pub struct Attempt {
     pub runtime: Option<String>,
     /// That has answered.
     pub runtime_answered: bool,
-    /// The Node's condition Ready before the kubelet's last start.
-    pub node: Option<NodeReadiness>,
     /// Who signed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signed: Option<Signed>,

@@ -7,28 +7,6 @@ use kubelet_config::duration::GoDuration;
 use kubelet_config::schema::UnknownFields;
 use kubelet_config::source::ConfigMapRef;
 
-/// Who starts the next kubelet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RestartBy {
-    /// The supervisor itself starts it.
-    #[default]
-    Exec,
-    /// The supervisor exits, and systemd starts both anew.
-    Exit,
-}
-
-impl std::str::FromStr for RestartBy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "exec" => Ok(Self::Exec),
-            "exit" => Ok(Self::Exit),
-            other => Err(format!("{other:?} is not exec or exit")),
-        }
-    }
-}
-
 /// Parses how long a change may wait for a good moment.
 ///
 /// # Errors
@@ -69,8 +47,6 @@ pub struct Settings {
     pub spread_assignment: Duration,
     /// How long a change waits for a good moment, unless its ConfigMap says otherwise; zero: not at all.
     pub courtesy: Duration,
-    /// Who starts the next kubelet.
-    pub restart_by: RestartBy,
     /// What becomes of payloads with fields that the kubelet would ignore.
     pub unknown_fields: UnknownFields,
     /// A kubelet that nobody judges is restarted when it was dead for so long; zero: never.
@@ -103,7 +79,6 @@ impl Default for Settings {
             spread: Duration::ZERO,
             spread_assignment: Duration::ZERO,
             courtesy: Duration::ZERO,
-            restart_by: RestartBy::Exec,
             unknown_fields: UnknownFields::Warn,
             hung_after: Duration::ZERO,
             watchdog: None,

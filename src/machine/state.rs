@@ -22,7 +22,6 @@ use super::question::Asked;
 use super::record_writer::RecordWriter;
 use super::records::{Phase, Records, Version};
 use super::reload::Reload;
-use super::restart_by_exit::ExitForRestart;
 use super::standby::Standby;
 use super::sync::ConfigSync;
 use super::trial::Trial;
@@ -72,7 +71,6 @@ pub struct State {
     pub(super) commands: Commands,
     pub(super) reload: Reload,
     pub(super) watchdog: Watchdog,
-    pub(super) exit_stage: ExitForRestart,
     /// Version of the kubelet binary.
     #[serde(rename = "version")]
     pub(super) kubelet_version: Option<String>,
@@ -291,7 +289,6 @@ impl State {
                 self.change_recorded(&proposal, result, fx);
             }
             Proposal::Command(number, execution) => self.command_recorded(number, execution, &result, fx),
-            Proposal::ExitForRestart => self.exit_recorded(&result, fx),
             Proposal::Prove if result.is_ok() => self.proven(fx),
             Proposal::AwaitConfirmation if result.is_ok() => self.awaits_confirmation(fx),
             Proposal::Prove | Proposal::AwaitConfirmation | Proposal::Note => {}

@@ -13,6 +13,6 @@ mod tests;
 
 pub(crate) use command::distribution;
 pub use command::split_command;
-pub use plan::{Plan, RESTART_CODE, Request, ServiceType, plan};
+pub use plan::{Plan, Request, ServiceType, plan};
 pub(crate) use service::{DROP_IN, drop_in_path, unit_name};
 pub use service::{Properties, UnitFile};

@@ -75,9 +75,6 @@ pub struct Plan {
 /// again; systemd's own default of 90 s would cut in before the rollback.
 const START_LIMIT: Duration = Duration::from_secs(300);
 
-/// Exit code by which `run --restart-by exit` asks systemd for a restart.
-pub const RESTART_CODE: u8 = 75;
-
 /// Works out the drop-in for a unit.
 ///
 /// # Errors
@@ -103,7 +100,7 @@ pub fn plan(request: &Request<'_>) -> Result<Plan, String> {
     let earlier = ours.last("Type").and_then(|text| text.parse().ok());
     let chosen = request.service_type.or(earlier).unwrap_or(own_type);
     let text = text(request, &command, &options, &base, own_type, chosen);
-    let mut notes = notes(request, &base, &options, own_type, chosen);
+    let mut notes = notes(request, &base, own_type, chosen);
     if !command.launchers.is_empty() {
         let launchers = command.launchers.trim_end();
         notes.insert(
@@ -189,12 +186,6 @@ fn text(
     }
     let kill_mode = if base.last("KillMode") == Some("process") { KILL_PROCESS } else { KILL_MIXED };
     blocks.push(kill_mode.to_owned());
-    if exits_for_restart(options) {
-        blocks.push(format!(
-            "# --restart-by exit: not a failure, and to be followed by a start in any case.\n\
-             SuccessExitStatus={RESTART_CODE}\nRestartForceExitStatus={RESTART_CODE}"
-        ));
-    }
     if base.last("OOMScoreAdjust").is_none() {
         blocks.push(OOM.to_owned());
     }
@@ -237,20 +228,10 @@ fn wants_longer(base: &Service<'_>, limit: Duration) -> bool {
     }
 }
 
-fn exits_for_restart(options: &str) -> bool {
-    options
-        .replace('=', " ")
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .windows(2)
-        .any(|two| two == ["--restart-by", "exit"])
-}
-
 /// What the operator should know.
 fn notes(
     request: &Request<'_>,
     base: &Service<'_>,
-    options: &str,
     own_type: ServiceType,
     chosen: ServiceType,
 ) -> Vec<String> {
@@ -283,7 +264,7 @@ fn notes(
     let removes_state = |value: &str| {
         value.contains("rm ") && (value.contains("cpu_manager_state") || value.contains("memory_manager_state"))
     };
-    if !before.is_empty() && !exits_for_restart(options) {
+    if !before.is_empty() {
         let what = if before.iter().any(|setting| removes_state(&setting.value)) {
             "ExecStartPre= removes the kubelet's state files"
         } else {
@@ -292,7 +273,7 @@ fn notes(
         notes.push(format!(
             "{what}: it runs when systemd starts the unit, and not when the supervisor restarts the kubelet for a \
              change. The supervisor keeps cpu_manager_state and memory_manager_state of different policies apart by \
-             itself. To have it run for every change: `kubelet-supervisor enable -- --restart-by exit`"
+             itself"
         ));
     }
     notes

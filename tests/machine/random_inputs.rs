@@ -17,7 +17,7 @@ use kubelet_supervisor::machine::model::{ConfigError, KubeletId};
 use kubelet_supervisor::machine::records::{
     Attempt, BadReason, BadVersion, Phase, Pin, RecordFile, Records, Stored, Version,
 };
-use kubelet_supervisor::machine::{RestartBy, Settings};
+use kubelet_supervisor::machine::Settings;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -208,12 +208,11 @@ fn stored() -> impl Strategy<Value = Stored> {
 fn settings() -> impl Strategy<Value = Settings> {
     let minute = Duration::from_secs(60);
     let seldom = || prop::bool::weighted(0.2);
-    (prop::bool::weighted(0.3), seldom(), seldom(), any::<bool>(), seldom(), any::<bool>(), any::<bool>()).prop_map(
-        move |(exit, spread, confirm, watchdog, alone, hung, courteous)| Settings {
+    (seldom(), seldom(), any::<bool>(), seldom(), any::<bool>(), any::<bool>()).prop_map(
+        move |(spread, confirm, watchdog, alone, hung, courteous)| Settings {
             api_server: !alone,
             trial_duration: TRIAL,
             start_timeout: TIMEOUT,
-            restart_by: if exit { RestartBy::Exit } else { RestartBy::Exec },
             spread: if spread { minute } else { Duration::ZERO },
             courtesy: if courteous { minute } else { Duration::ZERO },
             confirm_within: confirm.then_some(minute),

@@ -2,7 +2,7 @@
 
 use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::command::Command;
-use kubelet_supervisor::machine::{Afterwards, Effect, Input, RestartBy, Settings, limits};
+use kubelet_supervisor::machine::{Afterwards, Effect, Input, Settings, limits};
 use testkit::node::{Node, reference};
 
 /// What was asked of judges so far.
@@ -47,13 +47,6 @@ fn an_edit_that_waits_for_its_turn_is_judged_and_no_more() {
     node.edit("a", "2");
     assert!(node.state.scheduled().is_some());
     assert_eq!(asked(&node), [Afterwards::StandsBy, Afterwards::Ends]);
-}
-
-#[test]
-fn where_systemd_starts_the_next_kubelet_none_waits() {
-    let mut node = Node::with(Settings { restart_by: RestartBy::Exit, ..Settings::default() });
-    node.assign("a");
-    assert_eq!(asked(&node), [Afterwards::Ends]);
 }
 
 #[test]

@@ -77,19 +77,6 @@ fn its_stacks_are_in_the_log_and_it_is_restarted_as_it_was() {
 }
 
 #[test]
-fn systemd_starts_the_next_one_where_restarts_are_left_to_it() {
-    let (mut rig, _) = rig(&["--restart-by=exit"]);
-    rig.up();
-    assert_eq!(rig.wait_exit().code(), Some(75));
-    let log = rig.log();
-    assert_eq!(log.lines().filter(|line| line.starts_with("goroutine ")).count(), GOROUTINES, "nothing of it is lost");
-    let state = std::fs::read_to_string(rig.at("dynamic/supervisor/state.json")).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&state).unwrap()["hungRestarts"], 1, "{state}");
-    rig.up();
-    hung(&rig);
-}
-
-#[test]
 fn a_runtime_that_does_not_answer_is_not_the_kubelets_fault() {
     let (mut rig, answers) = rig(&[]);
     answers.store(false, Ordering::SeqCst);

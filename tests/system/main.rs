@@ -24,7 +24,6 @@ mod process;
 mod rejects;
 mod reload;
 mod reports;
-mod restart_by;
 mod source_dir;
 mod sources;
 mod standby;

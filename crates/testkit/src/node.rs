@@ -17,7 +17,7 @@ use kubelet_supervisor::machine::evidence::{Activity, Environment, NodePressure,
 use kubelet_supervisor::machine::model::{Exit, Moment, Rendered};
 use kubelet_supervisor::machine::records::{Phase, Records};
 use kubelet_supervisor::machine::status::node_status;
-use kubelet_supervisor::machine::{EXIT_FOR_RESTART, Effect, Handover, Input, RestartBy, Settings, State, Ticket};
+use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, Ticket};
 use serde_json::{Value, json};
 
 pub use store::Store;
@@ -159,8 +159,6 @@ pub enum Mode {
     Plain,
     /// Another one takes over every seven seconds.
     Reloaded,
-    /// `--restart-by exit`: each kubelet has a supervisor of its own.
-    Restarted,
 }
 
 thread_local! {
@@ -180,13 +178,12 @@ pub fn in_mode(mode: Mode, scenario: fn()) {
     scenario();
 }
 
-/// Makes three tests of each scenario, one for each [Mode]. One that is not named is dead code, which the compiler reports.
+/// Makes two tests of each scenario, one for each [Mode]. One that is not named is dead code, which the compiler reports.
 #[macro_export]
 macro_rules! scenarios {
     ($($name:ident),+ $(,)?) => {
         $crate::scenarios!(@ plain Plain $($name)+);
         $crate::scenarios!(@ reloaded Reloaded $($name)+);
-        $crate::scenarios!(@ restarted Restarted $($name)+);
     };
     (@ $module:ident $mode:ident $($name:ident)+) => {
         mod $module {
@@ -206,11 +203,7 @@ impl Node {
         Self::with(Settings::default())
     }
 
-    pub fn with(mut settings: Settings) -> Self {
-        let mode = MODE.get();
-        if mode == Mode::Restarted {
-            settings.restart_by = RestartBy::Exit;
-        }
+    pub fn with(settings: Settings) -> Self {
         let mut node = Self {
             state: State::new(settings.clone()),
             now: Duration::from_secs(1000),
@@ -265,7 +258,7 @@ impl Node {
             history: 0,
             pid: 0,
             settings,
-            mode,
+            mode: MODE.get(),
         };
         node.boot();
         node.pass(60);
@@ -319,13 +312,6 @@ impl Node {
             && let Some(payload) = self.payload(&reference.name)
         {
             self.step(Input::ConfigMap(payload));
-        }
-    }
-
-    /// The supervisor ended for a restart: systemd starts another.
-    fn restart(&mut self) {
-        if self.quit && self.state.exit_code() == EXIT_FOR_RESTART {
-            self.boot();
         }
     }
 
@@ -465,7 +451,6 @@ impl Node {
                 inputs.push_front(answer);
             }
         }
-        self.restart();
     }
 
     /// As the executor does.

@@ -209,8 +209,7 @@ impl Rig {
 
     pub fn wait_exit(&mut self) -> ExitStatus {
         let child = self.child.as_mut().expect("a supervisor");
-        // Longer than --restart-by exit waits for something better to hear.
-        let status = eventually_within(2 * SOON, "the supervisor ends", || child.try_wait().unwrap());
+        let status = eventually("the supervisor ends", || child.try_wait().unwrap());
         self.child = None;
         status
     }

@@ -95,7 +95,6 @@ impl State {
             self.writer.write_soon();
             self.spend_try();
         }
-        self.hung.resume(self.records().hung_restarts);
         if first {
             self.begin();
         } else {
@@ -107,10 +106,6 @@ impl State {
     fn spend_try(&mut self) {
         if let Some(attempt) = self.writer.attempt_mut() {
             (attempt.earned, attempt.suspended) = (Duration::ZERO, false);
-            let node = attempt.node.take();
-            if self.process.run().is_none() {
-                self.health.restore(node, self.now); // what was seen since is newer
-            }
         }
         let mut records = self.records().clone();
         match (&mut records.phase, &records.pin) {

@@ -262,7 +262,7 @@ impl State {
         }
         self.note_baseline(Signal::Runtime, environment.runtime == Some(true));
         let now = self.now;
-        let called_off = !environment.shutting_down && (self.is_going_down() || self.exits_on_exit());
+        let called_off = !environment.shutting_down && self.is_going_down();
         if environment.runtime == Some(true) {
             self.health.answered_runtime = self.health.asked_runtime.clone();
             if let Some(attempt) = self.writer.attempt_mut() {
@@ -277,7 +277,6 @@ impl State {
             }
         }
         if called_off {
-            // A shutdown that was called off; or a restart that is systemd's, which paces it by itself.
             self.process.start_now(now);
         }
         self.health.environment = Some((environment, now));

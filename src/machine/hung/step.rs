@@ -97,7 +97,7 @@ impl State {
         self.hung.was_alive |= self.last_ping().is_some();
         // The next observation may be late by an answer that comes at its time-out.
         if self.hung.note(alive, now, pace + 2 * limits::PROBE_TIMEOUT) {
-            self.forget_hung_restarts();
+            self.hung.restarts = 0; // another hang begins anew
         }
         let patience = self.hung.patience(self.settings.hung_after);
         let is_over = self.hung.unresponsive_since.is_some_and(|since| now.since(since) >= patience);
@@ -180,14 +180,5 @@ impl State {
         event.log_tail = self.last_log_lines(usize::MAX);
         fx.push(Effect::Emit(event));
         self.dump_and_stop(fx);
-    }
-
-    /// It was alive for so long that another hang begins anew.
-    fn forget_hung_restarts(&mut self) {
-        self.hung.restarts = 0;
-        if self.records().hung_restarts > 0 {
-            self.writer.learn(|records| records.hung_restarts = 0);
-            self.writer.write_soon();
-        }
     }
 }

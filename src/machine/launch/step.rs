@@ -15,11 +15,6 @@ impl State {
         desired(self.records(), self.process.current_kubelet(), &self.launch.unusable, self.now)
     }
 
-    /// True if this is not what would run if all could be used.
-    pub(in crate::machine) fn is_falling_back(&self, version: &Option<Version>) -> bool {
-        desired(self.records(), self.process.current_kubelet(), &UnusableVersions::default(), self.now) != *version
-    }
-
     /// Before anything is held against a version it must be known that it is not last known good under another name.
     pub(in crate::machine) fn tick_learning(&mut self, fx: &mut Vec<Effect>) {
         if !self.launch.is_learning(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
@@ -68,7 +63,7 @@ impl State {
                 moves
             }
             Kubelet::Stopping { .. } => true,
-            Kubelet::Waiting { .. } => self.may_start(fx),
+            Kubelet::Waiting { .. } => self.may_start(),
             Kubelet::NotBegun | Kubelet::Starting | Kubelet::Gone => false,
         };
         if !due || self.process.is_leaving() {
@@ -106,14 +101,13 @@ impl State {
         equal
     }
 
-    /// True if a kubelet that is not there is to be started now, and by us.
-    fn may_start(&mut self, fx: &mut Vec<Effect>) -> bool {
+    /// True if a kubelet that is not there is to be started now.
+    fn may_start(&self) -> bool {
         // What was decided is durable before it is started, unless the disk takes its time over it.
         self.process.is_start_due(self.now)
             && !self.writer.holds_start(self.now)
             && !self.is_try_open()
             && !self.is_failure_pending()
-            && !self.leave_restart_to_systemd(fx)
     }
 
     /// While there is no kubelet, the start that is prepared is not put off for a version that could not be used before.

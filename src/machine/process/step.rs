@@ -11,7 +11,6 @@ use kubelet_config::duration;
 impl State {
     /// The first start is due now.
     pub(in crate::machine) fn begin(&mut self) {
-        self.process.began = self.now;
         self.process.kubelet = Kubelet::Waiting { until: self.now };
     }
 
@@ -23,8 +22,6 @@ impl State {
         fx: &mut Vec<Effect>,
     ) {
         self.policy_at_start(rendered.as_ref().map(|rendered| &rendered.admission), fx);
-        // What the store did not give in time the next supervisor would not have in time either.
-        let fell_back = self.is_falling_back(&version) || self.reading.deadline().is_some();
         let before = (&self.process.running.version, &self.process.running.digest);
         let given = rendered.clone().filter(|_| version.is_some()).map(Box::new);
         let next = rendered.map_or_else(RunningConfig::default, |rendered| RunningConfig::new(version, rendered));
@@ -40,7 +37,7 @@ impl State {
         if switched {
             self.process.crashes = 0;
         }
-        (self.process.in_place, self.process.exited, self.process.hung) = (fell_back, false, false);
+        (self.process.exited, self.process.hung) = (false, false);
         self.forget_last_run();
         self.process.running = next;
         let another = self.process.started.replace(self.process.kubelet_id.clone());
@@ -73,7 +70,6 @@ impl State {
         match result {
             Ok(pid) => {
                 self.process.starts += 1;
-                self.restarted_in_place();
                 self.process.kubelet = Kubelet::Running(self.new_run(pid));
                 let name = Version::name(self.active());
                 log(fx, Level::Info, format!("kubelet started, pid {pid}, with {name}"));
@@ -144,11 +140,7 @@ impl State {
         // Where the system is going down nothing is started again: the answer comes within the pause.
         self.query(Query::Environment(self.runtime_socket()), fx);
         let quick = self.suspended().is_none() && self.is_judged();
-        let young = self.now.since(self.process.began) < limits::RESTART_IN_PLACE;
-        self.process.in_place = young || self.change.is_some();
-        let pause = if self.exits_on_exit() {
-            limits::QUERY_DEADLINE // RestartSec is systemd's own; this is for the observation alone
-        } else if quick {
+        let pause = if quick {
             limits::BACKOFF_TRIAL
         } else {
             duration::backoff(limits::BACKOFF_FIRST, limits::BACKOFF_MAX, self.process.crashes)

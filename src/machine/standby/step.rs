@@ -3,15 +3,14 @@
 use super::Standby;
 use crate::machine::io::{Afterwards, Effect};
 use crate::machine::model::{KubeletId, Rendered};
-use crate::machine::{RestartBy, State};
+use crate::machine::State;
 use kubelet_config::digest::Digest;
 
 impl State {
     /// Whether the kubelet that judges this change may stand by.
     pub(in crate::machine) fn afterwards(&mut self, rendered: &Rendered) -> Afterwards {
-        // With `--restart-by exit` another supervisor starts the next kubelet; a wait would keep it for minutes.
-        let soon = self.settings.restart_by == RestartBy::Exec && self.pending_start().is_none();
-        if !soon || self.reload.is_under_way() {
+        // A wait would keep it for minutes.
+        if self.pending_start().is_some() || self.reload.is_under_way() {
             return Afterwards::Ends;
         }
         self.standby = Standby(Some((rendered.digest.clone(), self.process.kubelet_id().clone())));

@@ -12,7 +12,7 @@ use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
 use kubelet_supervisor::machine::model::{Exit, KubeletId, LoadTarget, Moment, RenderError, Rendered, Verification};
 use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
-use kubelet_supervisor::machine::{EXIT_FOR_RESTART, Effect, Handover, Input, Settings, State, Ticket};
+use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, Ticket};
 use kubelet_supervisor::ports::StoreRequest;
 use serde_json::json;
 
@@ -207,9 +207,6 @@ impl Driver {
         }
         if std::mem::take(&mut self.replaced) {
             self.reload();
-        }
-        if self.quit && !self.ending && !self.hostile && self.state.exit_code() == EXIT_FOR_RESTART {
-            self.boot();
         }
     }
 

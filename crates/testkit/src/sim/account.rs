@@ -213,8 +213,6 @@ pub struct Account {
     pub(super) judged_last: Duration,
     /// How long it may hang.
     pub hung_after: Duration,
-    /// The supervisor ended to be started again.
-    pub(super) restarting: bool,
     /// Content that died by itself in this life, and how often in a row.
     pub(super) deaths: Option<(Content, u32)>,
     /// The process that exited last.
@@ -283,7 +281,7 @@ impl Account {
         self.failures_before = failures;
         (self.stopped, self.deaths, self.carried, self.ran) = (None, None, None, None);
         (self.testing, self.dumped) = (false, None);
-        self.dumps = if std::mem::take(&mut self.restarting) { self.dumps } else { 0 };
+        self.dumps = 0;
         self.named.clear();
         if let Some(awaits) = &mut self.awaits {
             // What was left is noted each minute, and a boot costs one.
@@ -306,12 +304,6 @@ impl Account {
         if let Some((_, tries)) = &mut self.boots {
             *tries = tries.saturating_sub(1);
         }
-    }
-
-    /// So does an end for a restart.
-    pub fn end_for_restart(&mut self) {
-        self.end_life_cleanly();
-        (self.leaving, self.restarting) = (false, true);
     }
 
     /// Health that a process of this content inherits.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::schema::UnknownFields;
 use kubelet_supervisor::machine::command::{Command, Target};
-use kubelet_supervisor::machine::{Input, RestartBy, Settings, limits};
+use kubelet_supervisor::machine::{Input, Settings, limits};
 
 use super::Rng;
 use super::account::SLACK;
@@ -71,7 +71,6 @@ impl Chaos {
         let trial = Duration::from_secs(rng.pick(&[40, 90, 90, 240]));
         let confirm_within = rng.one_in(6).then(|| Duration::from_secs(rng.pick(&[60, 200])));
         // Drawn from the seed, so that the worlds without them stay what they were.
-        let restart_by = if seed % 5 == 3 { RestartBy::Exit } else { RestartBy::Exec };
         let turns = Rng::new(seed ^ 0x7125).one_in(3);
         let spread = if turns { Duration::from_secs(120) } else { Duration::ZERO };
         let watchdog = seed.is_multiple_of(2).then_some(Duration::from_secs(30));
@@ -84,7 +83,6 @@ impl Chaos {
             trial_duration: trial,
             confirm_within,
             spread,
-            restart_by,
             watchdog,
             unknown_fields: UnknownFields::Refuse,
             hung_after,

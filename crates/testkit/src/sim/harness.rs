@@ -11,7 +11,7 @@ use kubelet_supervisor::daemon::exec::Executor;
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::records::{Attempt, BadVersion, Version};
 use kubelet_supervisor::machine::status::node_status;
-use kubelet_supervisor::machine::{EXIT_FOR_RESTART, Handover, Input, Settings, State, limits};
+use kubelet_supervisor::machine::{Handover, Input, Settings, State, limits};
 
 use super::Rng;
 use super::account::SLACK;
@@ -217,20 +217,7 @@ impl Node {
             outside.moment()
         };
         self.ended |= !self.executor.handle(input, moment);
-        if self.ended && self.executor.state.exit_code() == EXIT_FOR_RESTART && !self.outside.borrow().disk.is_off() {
-            return self.restart();
-        }
         self.check();
-    }
-
-    /// The supervisor left a restart to systemd, which does not take long.
-    fn restart(&mut self) {
-        self.check();
-        let gone = self.outside.borrow().process.is_none();
-        self.must(Law::OneKubelet, gone, || "it ends before its kubelet".to_owned());
-        self.outside.borrow_mut().account.end_for_restart();
-        self.kill_supervisor();
-        self.boot();
     }
 
     /// An administrator removes a history that has grown.

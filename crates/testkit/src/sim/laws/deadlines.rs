@@ -89,7 +89,6 @@ impl Outside {
             let stalled = self.silence.waited_within(SLACK, now);
             let law = if stalled { Law::RunsInStall } else { Law::Runs };
             let down = now.saturating_sub(self.down_since);
-            // What is to be recorded before a restart by systemd is waited for.
             let most = if stalled { DOWN_AT_MOST + limits::STORE_DEADLINE + SLACK } else { DOWN_AT_MOST };
             // A start may wait for a judge as long as a change does.
             let judged = self.account.withheld.is_some_and(|(_, at)| now <= at + limits::PREFLIGHT_DEADLINE + SLACK)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kubelet_config::duration;
 use kubelet_supervisor::machine::evidence::Signal;
-use kubelet_supervisor::machine::{RestartBy, State, limits};
+use kubelet_supervisor::machine::{State, limits};
 
 use crate::sim::kubelet::{PING, Process};
 use crate::sim::laws::Law;
@@ -116,9 +116,7 @@ impl Outside {
             || self.disk_is_ailing()
             || self.mood != crate::sim::api::Mood::default()
             || account.told_last.is_some_and(|at| now <= at + CHANGES)
-            || account.commanded_at.is_some_and(|at| now <= at + CHANGES)
-            // Its count may be that of an earlier life.
-            || state.settings.restart_by == RestartBy::Exit;
+            || account.commanded_at.is_some_and(|at| now <= at + CHANGES);
         self.account
             .check(Law::Hung, excused, now <= due, || format!("{content:?} hangs since {unresponsive_since:?}"));
     }
