@@ -35,8 +35,6 @@ impl State {
 
     /// True if it is known what is needed.
     pub(super) fn is_collecting(&self) -> bool {
-        // A kubelet that a supervisor of format 1 started was given paths into a checkpoint, which is not named any more by what runs.
-        let of_before = self.running().version.is_some() && self.running().path.is_empty();
-        !of_before && !self.keep_all && self.writer.read_only().is_none()
+        !self.keep_all && self.writer.read_only().is_none()
     }
 }

@@ -59,19 +59,6 @@ impl Question {
 }
 
 impl Health {
-    /// What a supervisor of format 1 knew.
-    pub(super) fn resumed(
-        node: Option<NodeReadiness>,
-        lease: Option<String>,
-        environment: Option<(Environment, Moment)>,
-        answered_runtime: Option<String>,
-        suspended: Option<Suspension>,
-        now: Moment,
-    ) -> Self {
-        let due = Question::ALL.map(|question| (question, now)).into();
-        Self { node, lease, environment, answered_runtime, suspended, due, ..Self::default() }
-    }
-
     /// True if this answers the latest question of its kind, which has its answer then.
     fn take_answer(&mut self, question: Question, ticket: Ticket) -> bool {
         let asked = self.asked.get(&question) == Some(&ticket);

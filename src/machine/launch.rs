@@ -40,7 +40,7 @@ pub(super) struct Launch {
     started: Vec<(Version, Rendered)>,
 }
 
-/// The content of what we would fall back to: of last known good, where native or format 1 recorded its name alone, or of the
+/// The content of what we would fall back to: of last known good, where native recorded its name alone, or of the
 /// node's local files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Learning {

@@ -19,7 +19,6 @@ pub mod history;
 pub mod limits;
 pub mod model;
 pub mod records;
-pub mod state_v1;
 pub mod status;
 
 mod boot;
@@ -27,7 +26,6 @@ mod change;
 mod collect;
 mod drift;
 mod handover;
-mod handover_v1;
 mod health;
 mod hung;
 mod io;

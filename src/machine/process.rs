@@ -106,17 +106,10 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// A kubelet that another supervisor started.
-    pub(super) fn resumed(run: Run, running: RunningConfig, kubelet_id: KubeletId, starts: u32, began: Moment) -> Self {
-        Self {
-            kubelet: Kubelet::Running(run),
-            running,
-            started: Some(kubelet_id.clone()),
-            kubelet_id,
-            starts,
-            began,
-            ..Self::default()
-        }
+    /// One that runs, for tests.
+    #[cfg(test)]
+    pub(super) fn running_one(run: Run, running: RunningConfig) -> Self {
+        Self { kubelet: Kubelet::Running(run), running, starts: 1, ..Self::default() }
     }
 
     /// No process, but what would be started.

@@ -64,11 +64,6 @@ impl RecordWriter {
         Self { current: records.clone(), saved: records, read_only, ..Self::default() }
     }
 
-    /// Those of a supervisor that handed over.
-    pub(super) fn resumed(current: Records, saved: Records, dirty: bool) -> Self {
-        Self { current, saved, dirty, ..Self::default() }
-    }
-
     pub(super) fn current(&self) -> &Records {
         &self.current
     }

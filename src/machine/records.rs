@@ -17,7 +17,7 @@ use kubelet_config::status;
 
 pub use super::stored::{RecordFile, Stored};
 
-/// The format that this supervisor writes. It reads 1 as well.
+/// The format of `state.json`. A file with another number is left alone.
 pub(super) const VERSION: u32 = 2;
 
 /// A version of a configuration: its name, and the content the name stood for when it was rendered.
@@ -26,7 +26,7 @@ pub struct Version {
     /// The ConfigMap and its resourceVersion.
     #[serde(flatten)]
     pub source: Source,
-    /// The content; `None` if it could not be rendered, or was recorded by native or in format 1.
+    /// The content; `None` if it could not be rendered, or was recorded by native.
     pub digest: Option<Digest>,
 }
 
@@ -352,7 +352,7 @@ impl TryFrom<String> for BadReason {
             return Ok(Self::Rejected);
         }
         let failure = Failure::all().find(|failure| failure.label() == label);
-        // Early files had none.
+        // A later supervisor may know more of them.
         Ok(Self::Failed(failure.unwrap_or(Failure::Operator)))
     }
 }

@@ -3,7 +3,6 @@
 use serde::Deserialize;
 
 use super::records::{Attempt, Phase, Records, VERSION, Version};
-use super::state_v1::StateV1;
 use kubelet_config::source::Source;
 
 /// `state.json` as it was found.
@@ -13,11 +12,9 @@ pub enum RecordFile {
     Absent,
     /// Ours.
     Read(Box<Records>),
-    /// Format 1, which kept the assigned and last known good versions in native's records alone.
-    Version1(Box<StateV1>),
     /// Not a record; nothing is lost by replacing it. With the reason.
     Garbage(String),
-    /// The disk did not give it, or a later supervisor wrote it: it is not overwritten. With the reason.
+    /// The disk did not give it, or another supervisor wrote it: it is not overwritten. With the reason.
     Unreadable(String),
 }
 
@@ -49,7 +46,6 @@ impl Stored {
         match self.state {
             RecordFile::Read(records) if self.meta_changed => (records.with_meta(assigned, proven), None),
             RecordFile::Read(records) => (*records, None),
-            RecordFile::Version1(state) => (state.into_records(assigned, proven), None),
             RecordFile::Absent | RecordFile::Garbage(_) => (Records::default().with_meta(assigned, proven), None),
             // Which versions are bad is not known: what was proven is the best there is.
             RecordFile::Unreadable(why) => (Records::default().with_meta(proven.clone(), proven), Some(why)),
@@ -82,8 +78,7 @@ impl Records {
             version: u32,
         }
         let read = match serde_json::from_str::<Format>(text) {
-            Ok(Format { version: 1 }) => serde_json::from_str(text).map(|state| RecordFile::Version1(Box::new(state))),
-            Ok(Format { version }) if version > VERSION => {
+            Ok(Format { version }) if version != VERSION => {
                 let why =
                     format!("it has version {version}, this supervisor reads {VERSION}: install the one that wrote it");
                 return RecordFile::Unreadable(why);

@@ -68,11 +68,6 @@ pub(super) enum Resolution {
 }
 
 impl ConfigSync {
-    /// What a supervisor of format 1 knew.
-    pub(super) fn resumed(node_name: String, assignment: Assignment, error: Option<(SyncError, String)>) -> Self {
-        Self { node_name, assignment, error, ..Self::default() }
-    }
-
     pub(super) fn node_name(&self) -> &str {
         &self.node_name
     }

@@ -41,10 +41,3 @@ struct PendingFailure {
     /// The observation of the node that was asked for then.
     asked: Asked,
 }
-
-impl Trial {
-    /// What a supervisor of format 1 knew.
-    pub(super) fn resumed(recovered: bool, log_tail: Vec<String>) -> Self {
-        Self { recovered, log_tail, ..Self::default() }
-    }
-}

@@ -407,7 +407,7 @@ fn event(worker: &mut StoreWorker<Counted, OwnFiles>) {
 }
 
 #[test]
-fn a_change_syncs_half_as_often_as_in_format_1() {
+fn a_change_syncs_so_often() {
     let disk = Counted { disk: SimDisk::default(), syncs: Rc::default() };
     let mut worker = worker(disk.clone(), &own_files(), &[]);
     let mut counts = Vec::new();
@@ -429,7 +429,7 @@ fn a_change_syncs_half_as_often_as_in_format_1() {
     worker.serve(StoreRequest::Record(3, Box::new(pin)));
     count("a record of ours alone");
     println!("{counts:?}");
-    // Format 1: 44, 12, 38, 12, 1 and 9; the first change of a life has its directories too.
+    // The first change of a life has its directories too.
     let expected = [24, 6, 15, 6, 1, 2];
     assert_eq!(counts.iter().map(|(_, syncs)| *syncs).collect::<Vec<_>>(), expected, "{counts:?}");
 }

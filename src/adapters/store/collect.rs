@@ -38,7 +38,6 @@ impl<D: Disk> FsStore<D> {
         let configs = self.own("configs");
         let others = list(&configs)?.into_iter().filter(|name| !digests.iter().any(|digest| digest.0 == *name));
         unused.extend(others.map(|name| configs.join(name)));
-        unused.push(self.own("rendered")); // of format 1
         for path in unused {
             self.durable.retain(|durable| !durable.starts_with(&path));
             self.disk.remove(&path).map_err(|error| StoreError::disk(&path, error))?;

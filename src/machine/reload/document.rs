@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::machine::handover::Handover;
-use crate::machine::{State, handover_v1};
+use crate::machine::State;
 
 /// The format of the document; raised when an older supervisor could not make sense of what a newer one hands over.
 pub(super) const VERSION: u32 = 2;
@@ -42,7 +42,6 @@ pub(super) fn decode(text: &str) -> Result<(State, bool), String> {
     let cannot = |error: serde_json::Error| format!("what is handed over: {error}");
     let Document { version, .. } = serde_json::from_str::<Document<serde::de::IgnoredAny>>(text).map_err(cannot)?;
     match version {
-        1 => Ok((handover_v1::decode(text).map_err(cannot)?, false)),
         VERSION => {
             let Document { state, .. } = serde_json::from_str::<Document<State>>(text).map_err(cannot)?;
             let saved = !state.is_unsaved();

@@ -34,7 +34,7 @@ fn running_in(phase: Phase) -> State {
     let run = Run { pid: 1, ready_at: Some(Moment::default()), ..Run::default() };
     let healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
     let running = RunningConfig { version: Some(version()), healthz, ..RunningConfig::default() };
-    state.process = Process::resumed(run, running, KubeletId::default(), 1, at(0));
+    state.process = Process::running_one(run, running);
     state
 }
 

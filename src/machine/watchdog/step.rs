@@ -60,7 +60,7 @@ mod tests {
 
     fn run_with(state: &mut State, running: RunningConfig) {
         let run = Run { pid: 1, ready_at: Some(Moment::default()), ..Run::default() };
-        state.process = Process::resumed(run, running, KubeletId::default(), 1, Moment::default());
+        state.process = Process::running_one(run, running);
     }
 
     /// Seconds at which systemd hears of us, from one to the other.
