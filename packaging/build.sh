@@ -149,7 +149,7 @@ License: Apache-2.0
 COPYRIGHT
     # Ubuntu's needrestart would restart the kubelet with the next libc: a kubelet alone is static, a supervisor is not.
     install -d "$stage/etc/needrestart/conf.d"
-    printf '%s\n' '# No package restarts the kubelet: the supervisor is renewed by systemctl reload kubelet.' \
+    printf '%s\n' '# No package restarts the kubelet: that is for whoever runs the node.' \
         '$nrconf{override_rc}{qr(^kubelet(\.service)?$)} = 0;' >"$stage/etc/needrestart/conf.d/kubelet-supervisor.conf"
     local size
     # As dpkg-gencontrol counts it: what du says depends on the file system.

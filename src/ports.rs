@@ -1,9 +1,9 @@
 //! What the machine's effects need of the outside: a trait for each outside thing, implemented by an adapter, by the
 //! simulator and by tests. Signatures use the machine's types only.
 //!
-//! What takes time answers later with an [`Input`](crate::machine::Input) through the daemon's queue. Three calls wait:
-//! a start of the kubelet and a re-exec (for exec), and the store's `finish` when we leave. `daemon/exec.rs` carries out
-//! the effects; beside it the main loop ends, replaces or saves the process, and nothing else calls them.
+//! What takes time answers later with an [`Input`](crate::machine::Input) through the daemon's queue. Two calls wait:
+//! a start of the kubelet (for exec), and the store's `finish` when we leave. `daemon/exec.rs` carries out the effects;
+//! beside it the main loop ends or saves the process, and nothing else calls them.
 //!
 //! The errors of this module keep path and cause; their text is what status and journal show.
 
@@ -37,11 +37,6 @@ pub trait Clock {
 pub trait Store {
     /// Takes a request; gives the answers that are there already (from a thread: none).
     fn submit(&mut self, request: StoreRequest) -> Vec<Input>;
-    /// True if all requests are served and their answers are in the queue: an exec then interrupts no write. Else an
-    /// [`Input::Tick`] follows once they are.
-    fn is_idle(&self) -> bool {
-        true
-    }
     /// Waits until all requests are served, but no longer than this: the supervisor ends.
     fn finish(&mut self, _limit: Duration) {}
 }
@@ -278,38 +273,6 @@ pub trait Notifier {
     fn log(&mut self, level: crate::machine::Level, line: &str);
 }
 
-/// A reload: the installed binary goes on in our place.
-pub trait Reexec {
-    /// Finds out whether the binary that is installed now can go on from this document; answers
-    /// with [`Input::ReloadProven`](crate::machine::Input).
-    fn prove(&mut self, ticket: Ticket, document: &str);
-    /// Becomes that binary. Comes back only if nothing changed, or where this is only played.
-    ///
-    /// # Errors
-    /// Why we are still here.
-    fn replace(&mut self, document: &str) -> Result<(), ReexecError>;
-}
-
-/// Why a supervisor was not replaced.
-#[derive(Debug, thiserror::Error)]
-pub enum ReexecError {
-    /// Something is under way that will come as an input; then it can be tried again.
-    #[error("the kubelet is about to end")]
-    Busy,
-    /// What was read of the kubelet's output would be lost.
-    #[error("the kubelet's output cannot be passed on: stderr takes nothing")]
-    OutputBlocked,
-    /// The installed binary cannot be found or executed.
-    #[error("{}: {cause}", program.display())]
-    Exec {
-        /// The binary.
-        program: PathBuf,
-        /// What the system says.
-        #[source]
-        cause: Cause,
-    },
-}
-
 /// All ports, as the executor has them.
 #[allow(missing_docs, reason = "each gives the port that it is named after")]
 pub trait Ports {
@@ -320,5 +283,4 @@ pub trait Ports {
     fn host(&mut self) -> &mut dyn Host;
     fn cluster(&mut self) -> &mut dyn Cluster;
     fn notifier(&mut self) -> &mut dyn Notifier;
-    fn reexec(&mut self) -> &mut dyn Reexec;
 }

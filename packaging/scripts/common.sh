@@ -42,11 +42,7 @@ upgraded() {
             say "nothing was restarted; before the new version runs this is to be mended: $why"
             continue
         fi
-        if "$program" reload --help >/dev/null 2>&1; then
-            say "nothing was restarted; to run the new version now: systemctl reload ${unit%.service} (the kubelet goes on)"
-        else
-            say "nothing was restarted; to run the new version now: systemctl restart ${unit%.service} (pods keep running)"
-        fi
+        say "nothing was restarted: the old supervisor runs on until systemctl restart ${unit%.service} (pods keep running)"
     done
 }
 

@@ -4,9 +4,8 @@
 mod command_queue;
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 pub(crate) use command_queue::{CommandQueue, Outcome};
@@ -129,23 +128,12 @@ async fn command(commands: &CommandQueue, request: Request<Incoming>) -> Answer 
     }
 }
 
-/// Serves on TCP for ever; `bound` is told of the listener, to hand it over. An inherited one is gone on with if it has this
-/// address. Whoever has the port may give it back: it is asked for again and again.
-pub(crate) fn serve_tcp(
-    address: SocketAddr,
-    inherited: Option<OwnedFd>,
-    endpoints: Endpoints,
-    bound: Arc<OnceLock<OwnedFd>>,
-) {
+/// Serves on TCP for ever. Whoever has the port may give it back: it is asked for again and again.
+pub(crate) fn serve_tcp(address: SocketAddr, endpoints: Endpoints) {
     tokio::spawn(async move {
         let mut pause = FIRST_PAUSE;
-        let mut taken = inherited.and_then(|fd| adopted(fd, address));
         let listener = loop {
-            let listener = match taken.take() {
-                Some(listener) => Ok(listener),
-                None => TcpListener::bind(address).await,
-            };
-            match listener {
+            match TcpListener::bind(address).await {
                 Ok(listener) => break listener,
                 Err(error) => {
                     if pause == FIRST_PAUSE {
@@ -161,18 +149,8 @@ pub(crate) fn serve_tcp(
         if pause > FIRST_PAUSE {
             tracing::info!("metrics are served on {address}");
         }
-        if let Ok(fd) = listener.as_fd().try_clone_to_owned() {
-            let _ = bound.set(fd);
-        }
         exposition::http::accept(listener, |stream| endpoints.serve(stream, None)).await;
     });
-}
-
-/// The listener of the supervisor before us, unless it listens elsewhere.
-fn adopted(fd: OwnedFd, address: SocketAddr) -> Option<TcpListener> {
-    let listener = std::net::TcpListener::from(fd);
-    listener.set_nonblocking(true).ok()?;
-    TcpListener::from_std(listener).ok().filter(|listener| listener.local_addr().is_ok_and(|own| own == address))
 }
 
 /// Between attempts to have the port.
@@ -303,9 +281,10 @@ mod tests {
 
     #[tokio::test]
     async fn tcp_takes_no_commands_and_gives_no_status() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        serve_tcp(address, Some(listener.into()), Endpoints::new(Metrics::new()), Arc::default());
+        let endpoints = Endpoints::new(Metrics::new());
+        tokio::spawn(exposition::http::accept(listener, move |stream| endpoints.serve(stream, None)));
         let stream = std::net::TcpStream::connect(address).unwrap();
         assert_eq!(send(stream, post("/command", r#"{"verb":"retry"}"#)).await.0, 405);
         for path in ["/status", "/status/", "/status?x", "//status", "/%73tatus", "http://x/status"] {

@@ -1,16 +1,13 @@
 //! The kubelet process: started, or let go on where it stood by; signalled, and its end told.
 
-use std::io;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tokio::signal::unix::{SignalKind, signal};
+use nix::sys::signal::Signal;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use self::run_command::StartedKubelet;
-use super::process::{ChildPid, children, exit_of, reap};
+use super::process::{ChildPid, exit_of};
 use super::stderr_relay::StderrRelay;
 use crate::machine::Input;
 use crate::machine::model::Rendered;
@@ -98,39 +95,6 @@ impl KubeletProcess {
             let _ = inputs.send(Input::Exited(exit));
         });
         id
-    }
-
-    /// Goes on with the kubelet that another supervisor started in this very process. It is not
-    /// tokio's child: it is waited for by its id whenever some child has ended, and at once.
-    ///
-    /// # Errors
-    /// If the end of children cannot be noticed.
-    pub(crate) fn adopt(&mut self, pid: i32, last_lines: Option<oneshot::Receiver<()>>) -> io::Result<()> {
-        let mut ended = signal(SignalKind::child())?;
-        let orphans = children().into_iter().filter(|child| *child != pid).collect::<Vec<_>>();
-        for orphan in &orphans {
-            let _ = kill(Pid::from_raw(*orphan), Signal::SIGKILL); // a preflight that nobody waits for any more
-        }
-        self.pid.set(pid);
-        self.await_ready();
-        let (shared, inputs) = (self.pid.clone(), self.inputs.clone());
-        tokio::spawn(async move {
-            let mut orphans = orphans;
-            let exit = loop {
-                orphans.retain(|orphan| reap(*orphan).is_none());
-                match reap(pid) {
-                    Some(exit) => break exit,
-                    None => ended.recv().await,
-                };
-            };
-            shared.reaped();
-            await_last_words(last_lines).await;
-            let _ = inputs.send(Input::Exited(exit));
-            while !orphans.is_empty() && ended.recv().await.is_some() {
-                orphans.retain(|orphan| reap(*orphan).is_none());
-            }
-        });
-        Ok(())
     }
 
     /// Where no READY=1 can come, time stands for it.

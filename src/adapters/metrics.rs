@@ -40,7 +40,6 @@ pub struct Metrics {
     configs: [Gauges; 3],
     error: Gauge,
     condition: Gauges,
-    reload_failed: Gauge,
     local_files_differ: Gauge,
     restarts: Counters,
     preflights: Counters,
@@ -121,7 +120,6 @@ impl Metrics {
             configs,
             error,
             condition: Family::default(),
-            reload_failed: Gauge::default(),
             local_files_differ: Gauge::default(),
             restarts: Family::default(),
             preflights: Family::default(),
@@ -207,11 +205,6 @@ impl Metrics {
     /// Of the supervisor, the store and the API server.
     fn register_supervisor(&self, own: &mut Registry) {
         own.register(
-            "reload_failed",
-            "True (1) if the latest reload was refused and the old supervisor stayed, false (0) otherwise",
-            self.reload_failed.clone(),
-        );
-        own.register(
             "local_files_differ",
             "1 if the local files say something else than what the kubelet runs, else 0",
             self.local_files_differ.clone(),
@@ -274,7 +267,6 @@ impl Metrics {
         }
         self.policy.clear();
         self.policy.get_or_create(&labels([("state", policy)])).set(1);
-        self.reload_failed.set(i64::from(state.reload().error.is_some()));
         self.remaining.set(state.trial_remaining().map_or(0.0, |left| left.as_secs_f64()));
         self.count_unhealthy(Some(state.is_kubelet_healthy()), Instant::now());
     }

@@ -6,7 +6,7 @@
 //! that one. So the kernel's credentials of each datagram are checked, and what is not the kubelet's is read at leisure.
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::net::UnixDatagram as StdDatagram;
 use std::path::Path;
@@ -50,25 +50,9 @@ impl NotifySocket {
             Ok::<_, io::Error>(bound)
         })?;
         setsockopt(&socket, PassCred, &true)?;
-        Self::adopt(socket, name)
-    }
-
-    /// Goes on with another supervisor's, with what waits in it.
-    ///
-    /// # Errors
-    /// As the system gives them.
-    pub(crate) fn adopt(socket: OwnedFd, name: String) -> io::Result<Self> {
         let socket = StdDatagram::from(socket);
         socket.set_nonblocking(true)?;
         Ok(Self { socket: UnixDatagram::from_std(socket)?, name })
-    }
-
-    /// The same socket once more, to hand it over.
-    ///
-    /// # Errors
-    /// As the system gives them.
-    pub fn share(&self) -> io::Result<OwnedFd> {
-        self.socket.as_fd().try_clone_to_owned()
     }
 
     /// Forwards each READY=1 and WATCHDOG=1 of the kubelet, for ever.

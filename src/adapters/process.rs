@@ -2,10 +2,8 @@
 //! one that may say `unsafe`.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, OsString};
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -20,7 +18,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
 pub use self::child::ChildPid;
-pub(crate) use self::child::{Group, children, end_child, exit_of, reap};
+pub(crate) use self::child::{Group, exit_of};
 use crate::machine::model::Exit;
 
 use kubelet_config::flags::{ConfigDir, KubeletArgs};
@@ -152,71 +150,15 @@ pub(crate) fn harden_this_process() {
         let fd: Option<RawFd> = fd.file_name().to_str().and_then(|name| name.parse().ok());
         if let Some(fd) = fd.filter(|fd| *fd > 2) {
             // SAFETY: it is open: nobody else runs who could close it, and the directory is still being read.
-            let _ = set_inheritable(unsafe { BorrowedFd::borrow_raw(fd) }, false);
+            let _ = fcntl(unsafe { BorrowedFd::borrow_raw(fd) }, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
         }
     }
     let _ = nix::sys::prctl::set_dumpable(false); // of this process alone: an exec sets it again
 }
 
-/// For threads beside the main one: a signal to the process must come to where it can be held.
+/// For threads beside the main one: signals come to that, and interrupt no write.
 pub(crate) fn block_all_signals() {
     let _ = SigSet::all().thread_block();
-}
-
-/// Becomes another program; signals stay as they are held. Comes back with an error only.
-#[must_use]
-pub(crate) fn exec_program(program: &Path, args: &[OsString], env: &[(OsString, OsString)]) -> io::Error {
-    let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
-    let command_line = || -> io::Result<(CString, Vec<CString>, Vec<CString>)> {
-        let args = args.iter().map(|word| text(word.as_bytes())).collect::<Result<_, _>>()?;
-        let pair = |(name, value): &(OsString, OsString)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat());
-        let env = env.iter().map(pair).collect::<Result<_, _>>()?;
-        Ok((text(program.as_os_str().as_bytes())?, args, env))
-    };
-    match command_line() {
-        Ok((program, args, env)) => match nix::unistd::execve(&program, &args, &env) {
-            Ok(never) => match never {},
-            Err(error) => error.into(),
-        },
-        Err(error) => error,
-    }
-}
-
-/// Takes an environment variable out, so that no child inherits it. For the beginning of `main`
-/// only, while there is one thread.
-#[must_use]
-pub(crate) fn take_variable(name: &str) -> Option<OsString> {
-    let value = std::env::var_os(name)?;
-    // SAFETY: nobody reads the environment meanwhile: there is no other thread yet.
-    unsafe { std::env::remove_var(name) };
-    Some(value)
-}
-
-/// Takes over a file descriptor that survived an `exec` of this process; it does not survive another.
-#[must_use]
-pub(crate) fn take_inherited_fd(fd: RawFd) -> Option<OwnedFd> {
-    if fd <= 2 || !Path::new("/proc/self/fd").join(fd.to_string()).exists() {
-        return None;
-    }
-    // SAFETY: it is open, and it was left open for us: nobody else in this process knows of it.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    set_inheritable(fd.as_fd(), false).ok().map(|()| fd)
-}
-
-/// Whether a file descriptor survives an `exec`.
-///
-/// # Errors
-/// As the system gives them.
-pub(crate) fn set_inheritable(fd: BorrowedFd<'_>, survives: bool) -> io::Result<()> {
-    let flags = if survives { FdFlag::empty() } else { FdFlag::FD_CLOEXEC };
-    fcntl(fd, FcntlArg::F_SETFD(flags)).map(drop).map_err(io::Error::from)
-}
-
-/// Closes whatever an `exec` left open beside the standard streams. For the beginning of `main` only.
-pub(crate) fn close_inherited_fds() {
-    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let fds: Vec<RawFd> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    fds.into_iter().filter_map(take_inherited_fd).for_each(drop);
 }
 
 /// Becomes the kubelet: the last resort of a supervisor that cannot even begin. It has our pid, so
@@ -224,7 +166,6 @@ pub(crate) fn close_inherited_fds() {
 #[must_use]
 pub(crate) fn exec_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
     use std::os::unix::process::CommandExt as _;
-    let _ = SigSet::all().thread_unblock(); // they may have been held through a reload
     std::process::Command::new(program).args(args.for_run(None, &ConfigDir::Unit)).exec()
 }
 
@@ -269,21 +210,6 @@ pub(crate) fn judge_command(program: &Path, args: &[String]) -> Command {
         command.env("KUBELET_CONFIG_DROPIN_DIR_ALPHA", value); // v1.28 and v1.29 want it for --config-dir
     }
     command
-}
-
-/// Runs a program to its end in our own environment, with something to read.
-///
-/// # Errors
-/// If it cannot be started.
-pub(crate) async fn run_with_input(
-    program: &Path,
-    args: &[OsString],
-    input: OwnedFd,
-    limit: Duration,
-) -> io::Result<ProgramOutput> {
-    let mut command = Command::new(program);
-    command.args(args).stdin(input).env_remove("NOTIFY_SOCKET");
-    collect(command, limit, Confinement::Helper).await
 }
 
 async fn collect(mut command: Command, limit: Duration, confinement: Confinement) -> io::Result<ProgramOutput> {

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -72,8 +72,6 @@ struct PipeState {
     busy: AtomicBool,
     /// Nothing more shall be read.
     closing: AtomicBool,
-    /// Nothing more shall be read for now.
-    paused: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -114,41 +112,18 @@ impl StderrRelay {
     pub fn start(sink: impl FnMut(&[u8]) + Send + 'static) -> io::Result<StartedRelay> {
         let (reader, writer) = io::pipe()?;
         let _ = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(PIPE)); // 64 KiB do as well, if there is no more
-        let (relay, ended) = Self::read(reader, &[], sink)?;
-        Ok(StartedRelay { relay, writer, ended })
-    }
-
-    /// Goes on to our own standard error where another supervisor stopped.
-    ///
-    /// # Errors
-    /// If there is no thread to be had.
-    pub(crate) fn adopt(reader: OwnedFd, log_tail: &[String]) -> io::Result<(Self, oneshot::Receiver<()>)> {
-        Self::read(reader.into(), log_tail, |bytes| pass_on(&mut io::stderr().lock(), bytes))
-    }
-
-    fn read(
-        reader: PipeReader,
-        log_tail: &[String],
-        sink: impl FnMut(&[u8]) + Send + 'static,
-    ) -> io::Result<(Self, oneshot::Receiver<()>)> {
-        let mut tail = TailBuffer::default();
-        for line in log_tail {
-            tail.push(line.as_bytes());
-            tail.end_line();
-        }
         let pipe = Arc::new(PipeState {
             reader,
             busy: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            paused: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
-        let relay = Self { tail: Arc::new(Mutex::new(tail)), pipe };
+        let relay = Self { tail: Arc::default(), pipe };
         let (done, ended) = oneshot::channel();
         let mut work =
             RelayThread { tail: relay.tail.clone(), pipe: relay.pipe.clone(), missed: Vec::new(), gap: false, sink };
         std::thread::Builder::new().name("kubelet-stderr".to_owned()).stack_size(STACK).spawn(move || {
-            // A signal to the process must come to the main thread, where it can be held.
+            // Signals come to the main thread: none interrupts a write.
             let _ = SigSet::all().thread_block();
             if catch_unwind(AssertUnwindSafe(|| work.run())).is_err() {
                 // No panic is known of; if there is one, this still does the one thing that counts.
@@ -159,32 +134,7 @@ impl StderrRelay {
             work.catch_up(&mut work.tail.clone().lock().unwrap_or_else(PoisonError::into_inner));
             let _ = done.send(());
         })?;
-        Ok((relay, ended))
-    }
-
-    /// Stops reading. False if what was read could not be written within `limit`.
-    #[must_use]
-    pub fn pause(&self, limit: Duration) -> bool {
-        self.pipe.paused.store(true, SeqCst);
-        let begun = Instant::now();
-        while !self.is_ended() && self.pipe.busy.load(SeqCst) {
-            if begun.elapsed() >= limit {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        true
-    }
-
-    /// Goes on after a pause.
-    pub fn resume(&self) {
-        self.pipe.paused.store(false, SeqCst);
-    }
-
-    /// Where the kubelet's lines come from.
-    #[must_use]
-    pub fn reader(&self) -> BorrowedFd<'_> {
-        self.pipe.reader.as_fd()
+        Ok(StartedRelay { relay, writer, ended })
     }
 
     /// The last lines, oldest first; the last one may be unfinished.
@@ -252,14 +202,7 @@ impl<S: FnMut(&[u8])> RelayThread<S> {
             if filled == 0 && self.pipe.closing.load(SeqCst) {
                 break;
             }
-            if filled == 0 && self.pipe.paused.load(SeqCst) {
-                self.pipe.busy.store(false, SeqCst);
-                std::thread::sleep(Duration::from_millis(1));
-                continue;
-            }
-            // The rest of a line is ours, what follows it the next supervisor's.
-            let most = if self.pipe.paused.load(SeqCst) { filled + 1 } else { CHUNK };
-            let room = chunk.get_mut(filled..most.min(CHUNK)).unwrap_or_default();
+            let room = chunk.get_mut(filled..).unwrap_or_default();
             let ended = match (&self.pipe.reader).read(room) {
                 Ok(0) => true,
                 Ok(count) => {
@@ -303,13 +246,10 @@ impl<S: FnMut(&[u8])> RelayThread<S> {
     /// How much to pass on now: in a flood up to the last line end, lest a line of another writer
     /// gets into the middle of one; else everything, also an unfinished line.
     fn whole_lines(&self, bytes: &[u8]) -> usize {
-        let (closing, paused) = (self.pipe.closing.load(SeqCst), self.pipe.paused.load(SeqCst));
-        let flood = bytes.len() == CHUNK || paused;
-        if !flood || closing || !self.pipe.is_readable(PollTimeout::ZERO) {
+        if bytes.len() < CHUNK || self.pipe.closing.load(SeqCst) || !self.pipe.is_readable(PollTimeout::ZERO) {
             return bytes.len();
         }
-        let end = bytes.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
-        end.unwrap_or(if bytes.len() == CHUNK { CHUNK } else { 0 })
+        bytes.iter().rposition(|byte| *byte == b'\n').map_or(CHUNK, |at| at + 1)
     }
 
     /// Notes the lines if nobody holds the lock; else later.

@@ -2,8 +2,6 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -24,15 +22,6 @@ enum Order {
 #[derive(Debug)]
 pub struct StoreThread {
     requests: mpsc::Sender<Order>,
-    work: Arc<Work>,
-}
-
-#[derive(Debug, Default)]
-struct Work {
-    /// Requests that are not served yet.
-    pending: AtomicUsize,
-    /// Somebody waits for the last of them.
-    awaited: AtomicBool,
 }
 
 impl StoreThread {
@@ -45,10 +34,8 @@ impl StoreThread {
         inputs: UnboundedSender<Input>,
     ) -> io::Result<Self> {
         let (requests, queue) = mpsc::channel::<Order>();
-        let work = Arc::new(Work::default());
-        let served = work.clone();
         std::thread::Builder::new().name("store".to_owned()).spawn(move || {
-            // A signal to the process must come to the main thread, where it can be held.
+            // Signals come to the main thread: none interrupts a write.
             let _ = SigSet::all().thread_block();
             for order in queue {
                 let request = match order {
@@ -63,32 +50,16 @@ impl StoreThread {
                 for input in answers {
                     let _ = inputs.send(input); // the loop has ended
                 }
-                if served.pending.fetch_sub(1, SeqCst) == 1 && served.awaited.swap(false, SeqCst) {
-                    let _ = inputs.send(Input::Tick);
-                }
             }
         })?;
-        Ok(Self { requests, work })
+        Ok(Self { requests })
     }
 }
 
 impl Store for StoreThread {
     fn submit(&mut self, request: StoreRequest) -> Vec<Input> {
-        self.work.pending.fetch_add(1, SeqCst);
-        if self.requests.send(Order::Serve(request)).is_err() {
-            self.work.pending.fetch_sub(1, SeqCst); // nobody will ever serve it
-        }
+        let _ = self.requests.send(Order::Serve(request)); // the thread ends after us
         Vec::new()
-    }
-
-    fn is_idle(&self) -> bool {
-        // In this order, lest the last request is served between the two and nobody is told.
-        self.work.awaited.store(true, SeqCst);
-        let idle = self.work.pending.load(SeqCst) == 0;
-        if idle {
-            self.work.awaited.store(false, SeqCst);
-        }
-        idle
     }
 
     fn finish(&mut self, limit: Duration) {
@@ -130,12 +101,11 @@ mod tests {
     #[test]
     fn a_stalled_disk_stalls_nobody_else() {
         let (mut store, go, mut answers) = stalled();
-        assert!(store.is_idle());
         // If this waited for the disk, the test would hang: nobody has told it to answer.
         for ticket in 1..=100 {
             assert_eq!(store.submit(request(ticket)), []);
         }
-        assert!(!store.is_idle() && answers.try_recv().is_err());
+        assert!(answers.try_recv().is_err());
         for ticket in 1..=100 {
             go.send(()).unwrap();
             assert_eq!(answer(&mut answers), Some(Input::StateFilesSwapped(ticket, Ok(()))), "in order");
@@ -153,27 +123,7 @@ mod tests {
             assert_eq!(answer(&mut answers), Some(Input::StateFilesSwapped(ticket, Ok(()))));
         }
         // The thread ends after its last request; then nobody can send any more.
-        let work = store.work.clone();
         drop(store);
-        assert_eq!((answer(&mut answers), work.pending.load(SeqCst)), (None, 0));
-    }
-
-    #[test]
-    fn whoever_finds_it_busy_is_woken_once_it_is_idle() {
-        let (mut store, go, mut answers) = stalled();
-        for round in 0..50 {
-            let tickets = [2 * round, 2 * round + 1];
-            for ticket in tickets {
-                store.submit(request(ticket));
-            }
-            assert!(!store.is_idle() && !store.is_idle());
-            for ticket in tickets {
-                go.send(()).unwrap();
-                assert_eq!(answer(&mut answers), Some(Input::StateFilesSwapped(ticket, Ok(()))));
-            }
-            assert_eq!(answer(&mut answers), Some(Input::Tick), "once, and after the answers");
-            assert!(store.is_idle());
-            assert!(answers.try_recv().is_err());
-        }
+        assert_eq!(answer(&mut answers), None);
     }
 }

@@ -13,29 +13,6 @@ pub(crate) struct Systemd {
 }
 
 impl Systemd {
-    /// One that goes on in another's place.
-    pub(crate) fn resumed(ready: bool) -> Self {
-        if ready {
-            Self::notify_ready(); // the reload is over, whatever the kubelet does
-        }
-        Self { ready, ..Self::default() }
-    }
-
-    /// True once READY=1 was sent.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.ready
-    }
-
-    /// A reload begins, or is off. systemd takes the former for a state of a service that was ready.
-    pub(crate) fn reloading(&self, begins: bool) {
-        match NotifyState::monotonic_usec_now() {
-            _ if !self.ready => {}
-            Ok(now) if begins => send(&[NotifyState::Reloading, now]),
-            _ if begins => send(&[NotifyState::Reloading]),
-            _ => send(&[NotifyState::Ready]),
-        }
-    }
-
     /// Passes on that the kubelet is ready, that we are leaving, and what is going on.
     pub(crate) fn update(&mut self, ready: bool, leaving: bool, status: String) {
         let mut messages = Vec::new();

@@ -64,12 +64,6 @@ impl Unreachable {
             _ => Self::NoAnswer(why),
         }
     }
-
-    pub(super) fn why(&self) -> &str {
-        match self {
-            Self::Absent(why) | Self::Refused(why) | Self::NoAnswer(why) => why,
-        }
-    }
 }
 
 fn denied(why: impl std::fmt::Display) -> String {
@@ -105,13 +99,6 @@ fn connect(socket: &Path) -> Result<(UnixStream, UnixCredentials), Unreachable> 
 impl StoreDir {
     pub(super) fn at(dir: PathBuf) -> Self {
         Self { dynamic_config_dir: dir }
-    }
-
-    /// As an ExecReload of systemd, which sets MAINPID, asks for it: the directory of that very
-    /// process, also if it was chosen by an option that only ExecStart has.
-    pub(super) fn or_of_main_process(self) -> Self {
-        let found = std::env::var("MAINPID").ok().and_then(|pid| Some(super::run::settings_of(pid.parse().ok()?)?.dir));
-        Self { dynamic_config_dir: found.unwrap_or(self.dynamic_config_dir) }
     }
 
     pub(super) fn path(&self) -> PathBuf {

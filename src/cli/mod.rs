@@ -9,7 +9,6 @@ mod history;
 mod node;
 mod operate;
 mod policy;
-mod reload;
 mod render;
 mod run;
 mod status;
@@ -20,7 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::common::USAGE;
-use crate::adapters::{process, reexec};
+use crate::adapters::process;
 use crate::machine::command::Command;
 
 /// Help is no wider than the terminals that people have, in a pipe too.
@@ -81,10 +80,6 @@ Examples:
     Thaw(operate::Plain),
     /// Confirm the configuration that waits for it (--confirm-within): it is not rolled back.
     Confirm(operate::Confirm),
-    /// Replace the running supervisor by the installed binary: same pid, and the kubelet is not restarted.
-    Reload(reload::Options),
-    #[command(name = reexec::VERB, hide = true)]
-    CanTakeOver(reload::CanTakeOver),
     /// Put the supervisor between systemd and the kubelet of this node; restarts nothing.
     #[command(after_help = "\
 Examples:
@@ -108,21 +103,20 @@ pub fn command() -> clap::Command {
 /// Runs the command.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     process::harden_this_process();
-    let start_mode = reexec::start_mode();
     let args: Vec<OsString> = args.into_iter().collect();
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
             if error.use_stderr() {
-                run::exec_kubelet_unsupervised(&args, start_mode, "");
+                run::exec_kubelet_unsupervised(&args, "");
             }
             // --help and --version are errors to clap, but not to the user.
             return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
         }
     };
     let result = match cli.verb {
-        Verb::Run(options) => run::run(&options, &args, start_mode),
+        Verb::Run(options) => run::run(&options, &args),
         Verb::Status(options) => status::run(&options),
         Verb::Check(options) => check::run(&options),
         Verb::Render(options) => render::run(&options),
@@ -134,8 +128,6 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Freeze(options) => options.run(&Command::Freeze),
         Verb::Thaw(options) => options.run(&Command::Thaw),
         Verb::Confirm(options) => options.run(),
-        Verb::Reload(options) => reload::run(options),
-        Verb::CanTakeOver(options) => options.run(),
         Verb::Enable(options) => options.run(),
         Verb::Policy(options) => policy::run(&options),
         Verb::Disable(options) => options.run(),

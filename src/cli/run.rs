@@ -8,7 +8,6 @@ use clap::parser::ValueSource;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use super::common::{Failure, KubeletCommand, block_on};
-use crate::adapters::reexec::StartMode;
 use crate::adapters::systemd::Systemd;
 use crate::adapters::{clock, local_files, log, process};
 use crate::daemon::settings::{self, Settings};
@@ -158,11 +157,11 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-pub(super) fn run(options: &Options, args: &[OsString], start_mode: StartMode) -> Result<u8, Failure> {
+pub(super) fn run(options: &Options, args: &[OsString]) -> Result<u8, Failure> {
     let settings = match options.settings() {
         Ok(settings) => settings,
         Err(failure) => {
-            exec_kubelet_unsupervised(args, start_mode, &format!("kubelet-supervisor: {}\n", failure.message));
+            exec_kubelet_unsupervised(args, &format!("kubelet-supervisor: {}\n", failure.message));
             return Err(failure);
         }
     };
@@ -172,12 +171,12 @@ pub(super) fn run(options: &Options, args: &[OsString], start_mode: StartMode) -
         let error = process::exec_kubelet(&settings.program, &settings.args);
         return Err(Failure::new(1, format!("cannot run {}: {error}", settings.program.display())));
     }
-    block_on(wire::supervise(settings, start_mode))?.map_err(|error| Failure::new(1, format!("{error:#}")))
+    block_on(wire::supervise(settings))?.map_err(|error| Failure::new(1, format!("{error:#}")))
 }
 
 /// Law 1 for options we cannot go by: what systemd started is the node's kubelet, so the kubelet is what it gets, with
 /// its own arguments, once `why` is said. Comes back where nobody but a person waits, or there is no kubelet to be.
-pub(super) fn exec_kubelet_unsupervised(args: &[OsString], start_mode: StartMode, why: &str) {
+pub(super) fn exec_kubelet_unsupervised(args: &[OsString], why: &str) {
     let command: Vec<String> =
         args.iter().skip_while(|arg| *arg != "--").skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     let is_run = args.get(1).is_some_and(|verb| verb == "run");
@@ -189,9 +188,6 @@ pub(super) fn exec_kubelet_unsupervised(args: &[OsString], start_mode: StartMode
     eprintln!(
         "{why}kubelet-supervisor: these options are of no use; the kubelet runs without a supervisor until they are mended"
     );
-    if let StartMode::Reexec(inherited) = start_mode {
-        process::end_child(inherited.pid, limits::STOP_GRACE); // never two of them
-    }
     let error = process::exec_kubelet(&program, &KubeletArgs::parse(kubelet_args));
     eprintln!("kubelet-supervisor: cannot run {}: {error}", program.display());
 }
@@ -243,12 +239,6 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(Options),
-}
-
-/// Options from a whole command line, with its program and the verb.
-pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, clap::Error> {
-    let Verb::Run(options) = CommandLine::try_parse_from(args)?.verb;
-    Ok(options)
 }
 
 /// Tells now what `run` would say of these options at the next start of the node's kubelet.

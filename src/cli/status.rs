@@ -192,7 +192,6 @@ fn trouble(document: &Value, running: bool, lines: &mut Lines) {
     optional("To do:", to_do(document, running).to_owned());
     optional("Policy:", string(document, "/policy/error").to_owned());
     optional("Policy:", string(document, "/policy/forbids").to_owned());
-    optional("Reload:", string(document, "/supervisor/reloadError").to_owned());
     for flag in strings(document, "/flagOverrides") {
         optional("Flag override:", flag.to_owned());
     }

@@ -7,8 +7,8 @@ use crate::machine::evidence::Query;
 use crate::machine::history::HistoryEntry;
 use crate::machine::model::Moment;
 use crate::machine::status::node_status;
-use crate::machine::{Afterwards, Effect, Handover, Input, Level, State};
-use crate::ports::{Ports, ReexecError, StoreRequest};
+use crate::machine::{Afterwards, Effect, Input, Level, State};
+use crate::ports::{Ports, StoreRequest};
 use kubelet_config::status::NodeConfigStatus;
 
 /// The machine together with its ports.
@@ -21,51 +21,21 @@ pub struct Executor<P> {
     published: Option<NodeConfigStatus>,
     /// The time of the latest event.
     event_nanos: u64,
-    /// The machine wants to be replaced, as soon as nothing is left in the queue.
-    pub reexec_due: bool,
 }
 
 impl<P: Ports> Executor<P> {
     /// A machine that has not booted.
     pub fn new(state: State, ports: P) -> Self {
-        Self { state, ports, published: None, event_nanos: 0, reexec_due: false }
+        Self { state, ports, published: None, event_nanos: 0 }
     }
 
     /// Has the records read and the kubelet started.
+    ///
+    /// What the API server may lack of the history goes before any event of ours: its share is a number up to which it has
+    /// them all.
     pub fn boot(&mut self, now: Moment) -> bool {
-        self.begin(Input::Boot, now)
-    }
-
-    /// Goes on where another supervisor stopped.
-    pub fn resume(&mut self, handover: Handover, now: Moment) -> bool {
-        if let Some(records) = handover.records() {
-            self.ports.store().submit(StoreRequest::Assume(Box::new(records.clone())));
-        }
-        self.begin(Input::Resume(Box::new(handover)), now)
-    }
-
-    /// What the API server may lack of the history goes before any event of ours: its share is a number up to which it
-    /// has them all.
-    fn begin(&mut self, input: Input, now: Moment) -> bool {
         let unreported = self.ports.store().submit(StoreRequest::Unreported);
-        self.take([input].into_iter().chain(unreported).collect(), now)
-    }
-
-    /// Becomes the installed binary, if a reload is still wanted. Comes back with true only where that is played.
-    pub fn reexec(&mut self, now: Moment) -> bool {
-        if !self.ports.store().is_idle() {
-            return false; // it is due all the same
-        }
-        self.reexec_due = false;
-        let Some(handover) = self.state.hand_over() else { return false };
-        match self.ports.reexec().replace(handover.encode()) {
-            Ok(()) => return true,
-            Err(ReexecError::Busy) => {}
-            Err(error) => {
-                self.handle(Input::ReloadFailed(error.to_string()), now);
-            }
-        }
-        false
+        self.take([Input::Boot].into_iter().chain(unreported).collect(), now)
     }
 
     /// Takes an input through to its last effect; false when the supervisor shall end.
@@ -132,9 +102,7 @@ impl<P: Ports> Executor<P> {
             Effect::Answer(number, result) => self.ports.notifier().answer(number, &result),
             Effect::Log(level, line) => self.ports.notifier().log(level, &line),
             Effect::Count(counter) => self.ports.notifier().count(&counter),
-            Effect::ProveReload(ticket, handover) => self.ports.reexec().prove(ticket, handover.encode()),
             Effect::PingWatchdog => self.ports.notifier().ping_watchdog(),
-            Effect::Reexec => self.reexec_due = true,
             Effect::Quit => {}
         }
         Vec::new()

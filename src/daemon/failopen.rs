@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::exec::Executor;
-use super::{Signals, Start, WakeUp, run, wake};
+use super::{Signals, WakeUp, run, wake};
 use crate::machine::{Input, limits};
 use crate::ports::{Clock, Ports};
 
@@ -42,19 +42,17 @@ pub trait KubeletControl {
 /// the supervisor's exit code.
 pub async fn run_guarded<P: Ports>(
     executor: &mut Executor<P>,
-    start: Start,
     queue: &mut UnboundedReceiver<Input>,
     signals: &Signals,
     clock: &impl Clock,
     control: &impl KubeletControl,
 ) -> u8 {
     let leaving = Cell::new(false);
-    let work = run(executor, start, queue, signals, clock, |kind| control.signal(kind), &leaving);
+    let work = run(executor, queue, signals, clock, |kind| control.signal(kind), &leaving);
     let panic = match AssertUnwindSafe(work).catch_unwind().await {
         Ok(code) => return code,
         Err(panic) => panic,
     };
-    Signals::unblock(); // it may have happened while they were held
     let what = panic_message(panic.as_ref());
     tracing::error!(
         "internal error: {what}; the kubelet runs on without configuration changes; restart kubelet.service when convenient"
@@ -113,7 +111,6 @@ async fn keep_kubelet<P: Ports>(
                 kill_at = Some(now() + limits::STOP_GRACE);
             }
             WakeUp::Forward(kind) => control.signal(kind),
-            WakeUp::Reload => tracing::error!("no reload after an internal error: restart kubelet.service"),
             // A service of Type=notify that is starting waits for it.
             WakeUp::Input(Input::Ready) => control.ready(),
             WakeUp::Input(Input::Watchdog) => {

@@ -15,19 +15,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::machine::{Handover, Input, limits};
+use crate::machine::{Input, limits};
 use crate::ports::{Clock, Ports};
 use exec::Executor;
 pub use signals::Signals;
-
-/// How the loop begins.
-#[derive(Debug)]
-pub enum Start {
-    /// From the store.
-    Boot,
-    /// From what another supervisor handed over.
-    Resume(Box<Handover>),
-}
 
 /// What woke the loop.
 enum WakeUp {
@@ -35,42 +26,22 @@ enum WakeUp {
     Forward(Signal),
     /// SIGTERM or SIGINT.
     Shutdown,
-    /// SIGHUP.
-    Reload,
 }
 
 /// Runs until the machine quits; gives the supervisor's exit code, 1 if it ended by the second
 /// SIGTERM. `leaving` is set by the first.
 pub async fn run<P: Ports>(
     executor: &mut Executor<P>,
-    start: Start,
     inputs: &mut UnboundedReceiver<Input>,
     signals: &Signals,
     clock: &impl Clock,
     forward: impl Fn(Signal),
     leaving: &Cell<bool>,
 ) -> u8 {
-    let mut go_on = match start {
-        Start::Boot => executor.boot(clock.now()),
-        Start::Resume(handover) => executor.resume(*handover, clock.now()),
-    };
+    let mut go_on = executor.boot(clock.now());
     while go_on {
-        let wake_up = if executor.reexec_due && executor.ports.store().is_idle() {
-            // One more turn, so that whatever was delivered before the signals were held is seen;
-            // between the last check of the queue and the exec nothing else runs on this thread.
-            Signals::block();
-            let wake_up = wake(Some(clock.now().boot), inputs, signals, clock).await;
-            if matches!(wake_up, WakeUp::Input(Input::Tick)) && executor.reexec(clock.now()) {
-                return 0;
-            }
-            Signals::unblock();
-            wake_up
-        } else {
-            wake(executor.state.deadline(), inputs, signals, clock).await
-        };
-        let input = match wake_up {
+        let input = match wake(executor.state.deadline(), inputs, signals, clock).await {
             WakeUp::Input(input) => input,
-            WakeUp::Reload => Input::Reload,
             WakeUp::Forward(kind) => {
                 forward(kind);
                 continue;
@@ -111,7 +82,6 @@ async fn wake(
         biased;
         signal = signals.next() => match signal {
             Signal::SIGTERM | Signal::SIGINT => WakeUp::Shutdown,
-            Signal::SIGHUP => WakeUp::Reload,
             forwarded => WakeUp::Forward(forwarded),
         },
         input = inputs.recv() => WakeUp::Input(input.unwrap_or(Input::Tick)),

@@ -7,10 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Poll;
 
-use nix::sys::signal::{
-    SigSet,
-    Signal::{self, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2},
-};
+use nix::sys::signal::Signal::{self, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::low_level::{pipe, unregister};
 use signal_hook::{SigId, flag};
 use tokio::net::UnixStream;
@@ -18,7 +15,7 @@ use tokio::net::UnixStream;
 /// What comes first is taken first.
 const ALL: [Signal; 6] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
-/// Signals that end or reload the supervisor, and those that are passed on to the kubelet.
+/// Signals that end the supervisor, and those that are passed on to the kubelet.
 #[derive(Debug)]
 pub struct Signals {
     arrived: [(Signal, Arc<AtomicBool>); 6],
@@ -41,7 +38,6 @@ impl Signals {
             signals.handlers.push(flag::register(*signal as i32, Arc::clone(arrived))?);
             signals.handlers.push(pipe::register(*signal as i32, writer.try_clone()?)?);
         }
-        Self::unblock(); // they are blocked through a reload
         Ok(signals)
     }
 
@@ -59,15 +55,6 @@ impl Signals {
             }
         })
         .await
-    }
-
-    /// What comes from now on waits, also through an `exec`, which forgets the handlers.
-    pub(super) fn block() {
-        let _ = SigSet::from_iter(ALL).thread_block();
-    }
-
-    pub(super) fn unblock() {
-        let _ = SigSet::from_iter(ALL).thread_unblock();
     }
 }
 

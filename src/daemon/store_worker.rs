@@ -83,10 +83,6 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             }
             StoreRequest::Append(entry) => self.append(entry),
             StoreRequest::Unreported => return self.unreported(),
-            StoreRequest::Assume(records) => {
-                self.store.assume(&records);
-                return Vec::new();
-            }
             StoreRequest::Reported(number) => {
                 self.store.reported(number);
                 return Vec::new();

@@ -1,6 +1,5 @@
 //! The only place that names concrete adapters and hands them to the loop.
 
-use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,11 +8,11 @@ use anyhow::Context as _;
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::Signals;
 use super::exec::Executor;
 use super::failopen::{self, KubeletControl, run_guarded};
 use super::settings::Settings;
 use super::store_worker::StoreWorker;
-use super::{Signals, Start};
 use crate::adapters::clock::{self, BootClock};
 use crate::adapters::file_watch;
 use crate::adapters::fsx::GuardedDisk;
@@ -30,14 +29,12 @@ use crate::adapters::policy::PolicyFile;
 use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid};
-use crate::adapters::reexec::{InheritedState, SelfExec, ServiceState, SharedListener, StartMode};
 use crate::adapters::source_dir::{self, SourceDir};
-use crate::adapters::stderr_relay::StderrRelay;
 use crate::adapters::store::FsStore;
 use crate::adapters::store_thread::StoreThread;
 use crate::adapters::systemd::Systemd;
 use crate::machine::status as node_status;
-use crate::machine::{Counter, Input, Level, State, StoreRequest, Ticket, limits};
+use crate::machine::{Counter, Input, Level, State, StoreRequest, limits};
 use crate::ports;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::ConfigMapRef;
@@ -54,7 +51,6 @@ struct RealPorts {
     host: NodeHost,
     cluster: Box<dyn ports::Cluster>,
     notifier: NodeNotifier,
-    self_exec: SelfExec,
 }
 
 impl ports::Ports for RealPorts {
@@ -78,21 +74,6 @@ impl ports::Ports for RealPorts {
     }
     fn notifier(&mut self) -> &mut dyn ports::Notifier {
         &mut self.notifier
-    }
-    fn reexec(&mut self) -> &mut dyn ports::Reexec {
-        self
-    }
-}
-
-impl ports::Reexec for RealPorts {
-    fn prove(&mut self, ticket: Ticket, document: &str) {
-        self.self_exec.prove(ticket, document, self.kubelet.pid.get());
-    }
-    fn replace(&mut self, document: &str) -> Result<(), ports::ReexecError> {
-        let systemd = &self.notifier.systemd;
-        let version = self.notifier.version.lock().ok().and_then(|version| version.clone());
-        let service = ServiceState { ready: systemd.is_ready(), version };
-        self.self_exec.replace(document, &self.kubelet, service, |begins| systemd.reloading(begins))
     }
 }
 
@@ -140,46 +121,27 @@ impl ports::Notifier for NodeNotifier {
 }
 
 /// Runs the supervisor; gives its exit code.
-pub(crate) async fn supervise(settings: Settings, start_mode: StartMode) -> anyhow::Result<u8> {
-    let mut inherited = match start_mode {
-        StartMode::Reexec(inherited) => Some(*inherited),
-        StartMode::Fresh => None,
-        StartMode::ReexecFailed(why) => {
-            tracing::error!("the reload failed ({why}): the kubelet was stopped, and is started again");
-            None
-        }
-    };
+pub(crate) async fn supervise(settings: Settings) -> anyhow::Result<u8> {
     let lock = SharedLock::default();
-    match inherited.as_mut().and_then(|inherited| inherited.lock.take()) {
-        Some(file) => drop(lock.set(file)),
-        None => locked(&settings, &lock, inherited.is_some()).await?,
-    }
+    locked(&settings, &lock).await?;
     let (program, args) = (settings.program.clone(), settings.args.clone());
-    let kubelet = inherited.as_ref().map(|inherited| inherited.pid);
-    let why = match catch_unwind(AssertUnwindSafe(|| assemble(settings, inherited, lock))) {
+    let why = match catch_unwind(AssertUnwindSafe(|| assemble(settings, lock))) {
         Ok(Ok(mut all)) => {
-            let Daemon { executor, start, queue, signals, child } = &mut all;
-            let start = std::mem::replace(start, Start::Boot);
-            return Ok(
-                run_guarded(executor, start, queue, signals, &BootClock, &SupervisedKubelet(child.clone())).await
-            );
+            let Daemon { executor, queue, signals, child } = &mut all;
+            return Ok(run_guarded(executor, queue, signals, &BootClock, &SupervisedKubelet(child.clone())).await);
         }
         Ok(Err(error)) => format!("{error:#}"),
         Err(panic) => failopen::panic_message(panic.as_ref()),
     };
     tracing::error!("the supervisor cannot begin: {why}; the kubelet runs without it, with its own arguments");
-    if let Some(pid) = kubelet {
-        process::end_child(pid, limits::STOP_GRACE); // never two of them
-    }
     let error = process::exec_kubelet(&program, &args);
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
 
-/// With a kubelet in hand it goes on whoever has the lock: that kubelet is not given up.
-async fn locked(settings: &Settings, lock: &SharedLock, has_kubelet: bool) -> anyhow::Result<()> {
+async fn locked(settings: &Settings, lock: &SharedLock) -> anyhow::Result<()> {
     match lock::hold_within(settings.dir.clone(), limits::LOAD_DEADLINE, lock.clone()).await {
         Ok(()) => {}
-        Err(NotLocked::Taken(pid)) if !has_kubelet => anyhow::bail!(
+        Err(NotLocked::Taken(pid)) => anyhow::bail!(
             "{} is in use by another kubelet-supervisor, pid {pid}; stop that one or give --dynamic-config-dir",
             settings.dir.display()
         ),
@@ -191,30 +153,22 @@ async fn locked(settings: &Settings, lock: &SharedLock, has_kubelet: bool) -> an
 /// All that the loop needs.
 struct Daemon {
     executor: Executor<RealPorts>,
-    start: Start,
     queue: UnboundedReceiver<Input>,
     signals: Signals,
     child: ChildPid,
 }
 
-fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: SharedLock) -> anyhow::Result<Daemon> {
+fn assemble(settings: Settings, lock: SharedLock) -> anyhow::Result<Daemon> {
     let (inputs, queue) = unbounded_channel();
     let child = ChildPid::default();
     let signals = Signals::register().context("cannot register signal handlers")?;
-    let (mut inherited, mut notify) = (inherited, None);
-    if let Some(inherited) = &mut inherited {
-        notify = inherited.notify.take();
-    }
-    let (notify, ready) = notify_socket(&settings, notify, inherited.is_some(), &child, &inputs);
-    let self_exec =
-        SelfExec { notify, lock: lock.clone(), listener: SharedListener::default(), inputs: inputs.clone() };
+    let ready = notify_socket(&settings, &child, &inputs);
 
     let metrics = Metrics::new();
     let endpoints = Endpoints::new(metrics.clone());
     let commands = CommandQueue::new(inputs.clone());
     if let Some(address) = settings.metrics {
-        let before = inherited.as_mut().and_then(|inherited| inherited.listener.take());
-        http::serve_tcp(address, before, endpoints.clone(), self_exec.listener.clone());
+        http::serve_tcp(address, endpoints.clone());
     }
     serve_commands(&settings, &endpoints, &commands, lock);
     file_watch::store(&settings.dir, inputs.clone());
@@ -222,8 +176,7 @@ fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: SharedL
     file_watch::policy(&settings.policy, inputs.clone());
     clock::watch(inputs.clone());
 
-    let known = inherited.as_ref().and_then(|inherited| inherited.service.version.clone());
-    let version = Arc::new(Mutex::new(known));
+    let version = Arc::new(Mutex::new(None));
     let preflight = PreflightCommand {
         program: settings.program.clone(),
         args: settings.args.clone(),
@@ -236,7 +189,7 @@ fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: SharedL
         watchdog: settings.machine.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL),
     };
     let standby = settings.standby.then(|| StandbyKubelet::new(run.clone()));
-    let mut ports = RealPorts {
+    let ports = RealPorts {
         store: store(&settings, inputs.clone(), metrics.clone())?,
         kubelet: KubeletProcess {
             run,
@@ -257,36 +210,18 @@ fn assemble(settings: Settings, inherited: Option<InheritedState>, lock: SharedL
         host: NodeHost::new(root_dir(&settings), settings.dir.clone(), inputs.clone()),
         cluster: cluster(&settings, inputs, &metrics),
         notifier: NodeNotifier { systemd: Systemd::default(), metrics, endpoints, commands, version },
-        self_exec,
-    };
-    let start = match inherited {
-        Some(inherited) => ports.take_over(inherited)?,
-        None => Start::Boot,
     };
     let executor = Executor::new(State::new(settings.machine), ports);
-    Ok(Daemon { executor, start, queue, signals, child })
+    Ok(Daemon { executor, queue, signals, child })
 }
 
-/// Listens for the kubelet's READY=1, on the socket of the supervisor before us if it had one: that is the one its kubelet
-/// knows. Gives what a reload hands over, and how a kubelet is known to be up.
-fn notify_socket(
-    settings: &Settings,
-    inherited: Option<(OwnedFd, String)>,
-    reloaded: bool,
-    child: &ChildPid,
-    inputs: &UnboundedSender<Input>,
-) -> (Option<(OwnedFd, String)>, ReadySignal) {
-    let socket = match inherited {
-        Some((fd, name)) => NotifySocket::adopt(fd, name),
-        None if reloaded => Err(std::io::Error::other("the supervisor before had none")),
-        None => NotifySocket::bind(),
-    };
-    match socket {
+/// Listens for the kubelet's READY=1. Gives how a kubelet is known to be up.
+fn notify_socket(settings: &Settings, child: &ChildPid, inputs: &UnboundedSender<Input>) -> ReadySignal {
+    match NotifySocket::bind() {
         Ok(socket) => {
             let name = socket.name.clone();
-            let shared = socket.share().ok().map(|fd| (fd, name.clone()));
             tokio::spawn(socket.listen(child.clone(), inputs.clone()));
-            (shared, ReadySignal::Socket(name))
+            ReadySignal::Socket(name)
         }
         Err(error) => {
             let time = READY_AFTER.min(settings.machine.start_timeout / 2);
@@ -295,7 +230,7 @@ fn notify_socket(
                  after {} s: {error}",
                 time.as_secs()
             );
-            (None, ReadySignal::RunsFor(time))
+            ReadySignal::RunsFor(time)
         }
     }
 }
@@ -321,35 +256,10 @@ fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) 
     let serve = move |request: StoreRequest| {
         let (operation, begun) = (request.operation(), Instant::now());
         let answers = worker.serve(request);
-        if let Some(operation) = operation {
-            metrics.store_took(operation, begun.elapsed());
-        }
+        metrics.store_took(operation, begun.elapsed());
         answers
     };
     StoreThread::start(serve, inputs).context("cannot start the store's thread")
-}
-
-impl RealPorts {
-    /// Takes over the kubelet of the supervisor before us.
-    fn take_over(&mut self, inherited: InheritedState) -> anyhow::Result<Start> {
-        let mut last_lines = None;
-        for (fd, log_tail) in inherited.relays {
-            match StderrRelay::adopt(fd, &log_tail) {
-                Ok((relay, ended)) => {
-                    self.kubelet.relays.push(relay);
-                    last_lines = Some(ended);
-                }
-                // Without a reader it would stand still sooner or later.
-                Err(error) => anyhow::bail!("the kubelet's output cannot be read: {error}"),
-            }
-        }
-        self.kubelet.adopt(inherited.pid, last_lines).context("the kubelet's end could not be noticed")?;
-        self.notifier.systemd = Systemd::resumed(inherited.service.ready);
-        if inherited.service.version.is_none() {
-            ports::Preflight::self_test(&mut self.preflight); // its answer was on its way
-        }
-        Ok(Start::Resume(Box::new(inherited.handover)))
-    }
 }
 
 /// The kubelet process and systemd, past all ports.

@@ -63,8 +63,7 @@ enum Stage {
 }
 
 /// What outlives a change that is begun anew.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ChangeTimes {
     /// The version whose start is spread, and when it was first seen.
     first_seen: Option<(Source, Moment)>,

@@ -78,6 +78,4 @@ pub enum Command {
         /// Only move the deadline: so many seconds from now.
         extend_seconds: Option<u64>,
     },
-    /// Let the installed binary go on in the running one's place.
-    Reload,
 }

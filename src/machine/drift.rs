@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use super::limits;
 use super::model::{Moment, later};
 use super::question::Asked;
@@ -13,13 +11,10 @@ use kubelet_config::digest::Digest;
 mod step;
 
 /// Damage, and what is known of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Drift {
     /// Something in the store was written, by whomever: it is to be verified then.
-    #[serde(skip)]
     due: Option<Moment>,
-    #[serde(skip)]
     asked: Option<Asked>,
     /// What was told and could not be put right, with the content that it is about.
     told: BTreeMap<String, Option<Digest>>,

@@ -139,7 +139,7 @@ impl Failure {
 }
 
 /// Why nothing is judged for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspension {
     /// The container runtime does not answer.
     Runtime,
@@ -187,8 +187,7 @@ pub(super) fn tells_of_contact(signals: &Baseline) -> bool {
 }
 
 /// The Node's condition Ready, and what beside it a restart goes by, as the API server shows it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeReadiness {
     /// Its status is "True".
     pub ready: bool,
@@ -197,12 +196,11 @@ pub struct NodeReadiness {
     /// Its reason and message, for people.
     pub message: String,
     /// What the Node is under, by conditions that are True.
-    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub pressure: BTreeSet<NodePressure>,
 }
 
 /// A condition of the Node for which its kubelet evicts pods, and turns pods away that it is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodePressure {
     /// `MemoryPressure`.
     Memory,
@@ -243,8 +241,7 @@ pub enum LeaseObservation {
 }
 
 /// The node without its kubelet: what is no configuration's fault.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     /// The container runtime answered; `None` where its socket is not known.
     pub runtime: Option<bool>,

@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
-
 use super::evidence::{Environment, NodePressure, NodeReadiness, Suspension};
 use super::io::Ticket;
 use super::limits;
@@ -14,13 +12,11 @@ mod queries;
 mod step;
 
 /// What is known of the node, beside the signs of one process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Health {
     /// The Node's condition Ready, as last seen.
     node: Option<NodeReadiness>,
     /// When it was last seen to be another.
-    #[serde(skip)]
     node_changed: Option<Moment>,
     /// The Lease's renew time as last seen.
     lease: Option<String>,
@@ -35,15 +31,13 @@ pub(super) struct Health {
     /// When each question is asked next, while the kubelet is observed: the one before is given up then.
     due: BTreeMap<Question, Moment>,
     /// Questions without an answer: one of each kind, the latest.
-    #[serde(skip)]
     asked: BTreeMap<Question, Ticket>,
     /// The runtime's socket that is asked.
-    #[serde(skip)]
     asked_runtime: Option<String>,
 }
 
 /// What is asked of the kubelet, and of the node around it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Question {
     Healthz,
     Environment,

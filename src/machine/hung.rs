@@ -17,8 +17,6 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::evidence::{Environment, Signal, Suspension};
 use super::limits;
 use super::model::Moment;
@@ -28,8 +26,7 @@ use kubelet_config::duration;
 mod step;
 
 /// What is seen of a kubelet that nobody judges.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hung {
     /// The process that is observed, by its start.
     process: Option<Moment>,
@@ -48,18 +45,15 @@ pub(super) struct Hung {
     /// Restarts, each within an hour of life of the one before.
     restarts: u32,
     /// Healthz was asked.
-    #[serde(skip)]
     asked: Option<Asked>,
     /// The observation of the node that is waited for; the store is asked next.
-    #[serde(skip)]
     observing: Option<Asked>,
     /// The store's answer that is waited for; then the kubelet is restarted, or not.
-    #[serde(skip)]
     loading: Option<Asked>,
 }
 
 /// Why a kubelet that gives no sign of life is not restarted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NoRestart {
     /// How the node does could not be found out.
     Unobserved,

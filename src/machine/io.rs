@@ -11,7 +11,6 @@ use std::time::Duration;
 use super::command::Command;
 use super::events::Event;
 use super::evidence::{Activity, Environment, Failure, LeaseObservation, NodeReadiness, Query, Suspension};
-use super::handover::Handover;
 use super::history::HistoryEntry;
 use super::model::{
     Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, TrialResult,
@@ -34,8 +33,6 @@ pub type Ticket = u64;
 pub enum Input {
     /// First of all: there is no kubelet yet.
     Boot,
-    /// First of all, after a reload: the state of the supervisor that handed over. Its kubelet runs.
-    Resume(Box<Handover>),
     /// Outcome of [`StoreRequest::ReadRecords`], and the identity of the kubelet binary.
     RecordsRead(Ticket, Box<Stored>, KubeletId),
     /// The name of the own Node.
@@ -46,12 +43,6 @@ pub enum Input {
     ClockSet,
     /// Comes before [`Input::Node`]: labels assign, and no `configSource`.
     AssignedByLabels(bool),
-    /// SIGHUP: the installed binary shall go on in our place.
-    Reload,
-    /// Outcome of [`Effect::ProveReload`]: the version of the binary that can go on.
-    ReloadProven(Ticket, Result<String, String>),
-    /// [`Effect::Reexec`] failed, and why: we are still in charge.
-    ReloadFailed(String),
     /// The own Node, or its absence.
     Node(Assignment),
     /// The watched ConfigMap is this.
@@ -184,10 +175,6 @@ pub enum Effect {
     Log(Level, String),
     /// Count something.
     Count(Counter),
-    /// See whether the binary that is installed now can read this and go on from it.
-    ProveReload(Ticket, Box<Handover>),
-    /// Become that binary, as soon as nothing is left to be read.
-    Reexec,
     /// Ping systemd's watchdog.
     PingWatchdog,
     /// End the supervisor.
@@ -208,8 +195,6 @@ pub enum Afterwards {
 pub enum StoreRequest {
     /// [`Input::RecordsRead`] is the answer.
     ReadRecords(Ticket),
-    /// Instead of that after a reload: these are the records on disk.
-    Assume(Box<Records>),
     /// Replaces the record, then native's `meta` files; [`Input::Recorded`].
     Record(Ticket, Box<Records>),
     /// Makes a checkpoint durable; [`Input::Saved`].
@@ -264,21 +249,20 @@ impl StoreOperation {
 }
 
 impl StoreRequest {
-    /// What the disk does for it; `None` if it has no part in it.
+    /// What the disk does for it.
     #[must_use]
-    pub fn operation(&self) -> Option<StoreOperation> {
+    pub fn operation(&self) -> StoreOperation {
         match self {
-            Self::ReadRecords(_) | Self::Unreported => Some(StoreOperation::Read),
-            Self::Verify(..) => Some(StoreOperation::Verify),
-            Self::Load(..) => Some(StoreOperation::Load),
+            Self::ReadRecords(_) | Self::Unreported => StoreOperation::Read,
+            Self::Verify(..) => StoreOperation::Verify,
+            Self::Load(..) => StoreOperation::Load,
             Self::Record(..)
             | Self::Save(..)
             | Self::SwapStateFiles(..)
             | Self::Append(_)
             | Self::Reported(_)
             | Self::ProbeDisk
-            | Self::Collect(..) => Some(StoreOperation::Write),
-            Self::Assume(_) => None,
+            | Self::Collect(..) => StoreOperation::Write,
         }
     }
 }

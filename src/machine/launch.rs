@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use kubelet_config::digest::Digest;
-use serde::{Deserialize, Serialize};
 
 use super::io::Ticket;
 use super::ladder::{Unusable, UnusableVersions, is_same};
@@ -17,22 +16,16 @@ mod start;
 mod step;
 
 /// What is prepared for the next start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Launch {
-    #[serde(skip)]
     next: Option<Next>,
-    #[serde(skip)]
     unusable: UnusableVersions,
     /// What was given up because the store did not answer, each version with its latest question.
-    #[serde(skip)]
     late: Vec<(Ticket, Version)>,
     /// Contents that could not be judged and are tried all the same: asking again would only lengthen the outage.
-    #[serde(rename = "unjudged")]
     inconclusive: Vec<(Digest, KubeletId)>,
     /// Content of the local files, as they were last read.
     local: Option<Digest>,
-    #[serde(skip)]
     learning: Learning,
     /// The kubelet's state files are in order for this policy.
     policy: Option<String>,

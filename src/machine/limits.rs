@@ -183,9 +183,6 @@ pub const STORE_DEADLINE: Duration = Duration::from_secs(30);
 /// The same where a kubelet waits to be started.
 pub const LOAD_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The installed binary is given 10 s to say whether it can take over; then whoever asks it is gone as well.
-pub const RELOAD_DEADLINE: Duration = Duration::from_secs(30);
-
 /// A preflight is two runs of the kubelet at the most, and its self-tests two more; each ends itself after 30 s. Then there
 /// is no verdict.
 pub const PREFLIGHT_DEADLINE: Duration = Duration::from_secs(120);

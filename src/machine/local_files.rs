@@ -1,8 +1,6 @@
 //! The local files (`--config`, `--config-dir`) while a kubelet runs: what they say now is compared with what it was
 //! started with. With `--follow-local` they are taken up, like any change; else it is told.
 
-use serde::{Deserialize, Serialize};
-
 use super::model::{LocalFilesDifference, Moment};
 use super::question::Asked;
 use super::records::Version;
@@ -10,19 +8,14 @@ use super::records::Version;
 mod step;
 
 /// What is known of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LocalFiles {
     /// They are being written, since then.
-    #[serde(skip)]
     touched: Option<Moment>,
     /// They are compared then.
-    #[serde(skip)]
     due: Option<Moment>,
-    #[serde(skip)]
     asked: Option<Asked>,
     /// Active at the latest comparison; another version is compared anew.
-    #[serde(skip)]
     compared_version: Option<Version>,
     /// It is told once.
     difference: Option<LocalFilesDifference>,

@@ -26,7 +26,7 @@ impl KubeletId {
 }
 
 /// A point in time: the boot clock decides, the wall clock is only for people.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Moment {
     /// Time since boot (CLOCK_BOOTTIME); never jumps.
     pub boot: Duration,
@@ -76,41 +76,35 @@ pub(crate) fn later(moment: Moment, by: Duration) -> Moment {
 }
 
 /// A rendered configuration that is durably on disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rendered {
     /// Equal digests mean equal content.
     pub digest: Digest,
     /// What `--config` is given.
     pub path: String,
     /// What becomes of the unit's own flags.
-    #[serde(default)]
     pub overrides: FlagOverrides,
     /// What becomes of the unit's `--config-dir`.
-    #[serde(default)]
     pub config_dir: ConfigDir,
     /// Where the kubelet will answer healthz; `None` where it is off.
     pub healthz: Option<HealthzTarget>,
     /// Remarks for the journal.
     pub notes: Vec<String>,
     /// Fields of the payload that this kubelet may ignore.
-    #[serde(default)]
     pub problems: Vec<FieldProblem>,
     /// Payload fields without effect, because a command-line flag wins: `maxPods (--max-pods)`.
     pub shadowed: Vec<String>,
     /// What the kubelet will go by: the configuration with flags laid over it. Null if unknown.
     pub effective: Arc<Value>,
     /// Its hard eviction thresholds are not kept from pods, by a flag that is no field.
-    #[serde(default)]
     pub ignores_eviction: bool,
     /// What the ConfigMap's annotations ask for.
     pub annotations: ConfigAnnotations,
     /// It is made of the local files alone: that the kubelet refuses those in the same way does not excuse it.
-    #[serde(default)]
     pub is_local_files: bool,
     /// The container runtime's socket, if known.
     pub runtime: Option<String>,
     /// What the node's policy says of it, when it was loaded.
-    #[serde(skip)]
     pub admission: Admission,
 }
 
@@ -220,7 +214,7 @@ pub struct Damage {
 }
 
 /// How what the local files say differs from what runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalFilesDifference {
     /// Fields that the kubelet would go by with other values.
     Fields(Vec<String>),

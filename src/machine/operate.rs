@@ -15,15 +15,6 @@ use kubelet_config::source::Source;
 type Executed = Result<(Records, Execution), String>;
 
 impl State {
-    pub(super) fn operate(&mut self, number: u64, command: Command, fx: &mut Vec<Effect>) {
-        if command == Command::Reload {
-            let result = self.request_reload();
-            fx.push(Effect::Answer(number, result));
-        } else {
-            self.commands.push_back((number, command));
-        }
-    }
-
     /// Carries out what waits, one by one.
     pub(super) fn tick_commands(&mut self, fx: &mut Vec<Effect>) {
         while let Some((number, command)) = self.commands.front().cloned() {
@@ -95,7 +86,6 @@ impl State {
                 after.frozen = false;
                 (EventReason::Thawed, "changes are taken up again".to_owned())
             }
-            Command::Reload => return Err("there is no supervisor to reload".to_owned()),
             Command::Confirm { extend_seconds } => {
                 let answer = self.confirm(&mut after.phase, *extend_seconds)?;
                 if self.is_proven_by(&after.phase) {

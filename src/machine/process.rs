@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::model::{KubeletId, Moment, Rendered, later};
@@ -16,7 +15,7 @@ use kubelet_config::rendering::HealthzTarget;
 mod step;
 
 /// The kubelet's process as the machine sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Kubelet {
     /// There was none yet: the records are being read.
     #[default]
@@ -40,8 +39,7 @@ pub enum Kubelet {
 }
 
 /// The configuration the process was started with.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunningConfig {
     /// Its version; `None` is the local configuration.
     pub version: Option<Version>,
@@ -62,7 +60,6 @@ pub struct RunningConfig {
     /// The container runtime's socket, if known.
     pub runtime: Option<String>,
     /// Who signed it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub signed: Option<Signed>,
 }
 
@@ -84,8 +81,7 @@ impl RunningConfig {
 }
 
 /// The process, and what it was started with.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
     kubelet: Kubelet,
     running: RunningConfig,

@@ -4,8 +4,6 @@
 //! count of its tries, what is left of a wait for a confirmation and that a version was not to blame count at once, and are
 //! written as soon as the disk takes them.
 
-use serde::{Deserialize, Serialize};
-
 use super::io::{Effect, StoreRequest, Ticket, log};
 use super::limits;
 use super::model::{Moment, later};
@@ -28,7 +26,7 @@ struct Write {
 }
 
 /// Writes fail.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Failing {
     /// In a row.
     failures: u32,
@@ -37,17 +35,14 @@ struct Failing {
 }
 
 /// The records in force and on disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecordWriter {
     current: Records,
     saved: Records,
     /// What counts is neither on the disk nor on its way there, or may not be.
     dirty: bool,
-    #[serde(skip)]
     write: Option<Write>,
     /// Something else was decided while the write is under way.
-    #[serde(skip)]
     overtaken: bool,
     /// The last write failed.
     failing: Option<Failing>,

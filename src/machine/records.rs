@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::{Baseline, Failure, NodeReadiness};
+use super::evidence::{Baseline, Failure};
 use super::limits;
 use super::model::{ConfigError, KubeletId, LoadTarget, Moment};
 use kubelet_config::digest::Digest;

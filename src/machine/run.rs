@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::evidence::Signal;
 use super::limits;
 use super::model::{Moment, later};
 
 /// A running kubelet.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// Process id.
     pub pid: u32,
@@ -20,7 +17,6 @@ pub struct Run {
     /// READY=1 was heard then.
     pub ready_at: Option<Moment>,
     /// Its start time-out counts from here: later than `started` if judgement was suspended.
-    #[serde(rename = "judged_from")]
     pub start_timeout_from: Moment,
     /// Every signal it is judged by has been good since then.
     pub healthy_since: Option<Moment>,
@@ -29,14 +25,12 @@ pub struct Run {
     /// The Node's last heartbeat before the start.
     pub heartbeat: String,
     /// It was written so shortly before the start that the first one of this kubelet may read the same.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub may_repeat_heartbeat: bool,
     /// Signals that were good, and when last.
     pub good: BTreeMap<Signal, Moment>,
     /// Signals that are bad, and since when.
     pub bad: BTreeMap<Signal, Moment>,
     /// Health was lost then, and nothing around the kubelet was at fault.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub broken_since: Option<Moment>,
     /// The API server, or a proxy before it, answered that it is overloaded or out of order.
     pub was_answered: bool,

@@ -11,11 +11,6 @@ mod step;
 pub(super) struct Standby(Option<(Digest, KubeletId)>);
 
 impl Standby {
-    /// True if there is none, and none is on its way.
-    pub(super) fn is_none(&self) -> bool {
-        self.0.is_none()
-    }
-
     /// A start makes it the kubelet, or ends it.
     pub(super) fn forget(&mut self) {
         self.0 = None;

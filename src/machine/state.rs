@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::boot::Reading;
 use super::change::{Change, ChangeTimes};
 use super::drift::Drift;
@@ -21,7 +19,6 @@ use super::proposal::{Commands, Proposal};
 use super::question::Asked;
 use super::record_writer::RecordWriter;
 use super::records::{Phase, Records, Version};
-use super::reload::Reload;
 use super::standby::Standby;
 use super::sync::ConfigSync;
 use super::trial::Trial;
@@ -31,29 +28,23 @@ use kubelet_config::assignment::Assignment;
 use kubelet_config::status::SyncError;
 
 /// Everything the machine knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The operator's choices.
-    #[serde(skip)]
     pub settings: Settings,
     /// The durable record.
     pub(super) writer: RecordWriter,
-    #[serde(skip)]
     pub(super) reading: Reading,
     /// What the API server, or a source directory, asks for.
     pub(super) sync: ConfigSync,
     /// The change under way.
-    #[serde(skip)]
     pub(super) change: Option<Change>,
     pub(super) pending: ChangeTimes,
     /// What changed in the store behind our back.
     pub(super) drift: Drift,
     /// What the node's policy says of what runs.
-    #[serde(skip)]
     pub(super) policy: Policy,
     /// What the Node is asked to judge.
-    #[serde(skip)]
     pub(super) on_request: OnRequest,
     pub(super) local_files: LocalFiles,
     /// What is prepared for the next start.
@@ -67,12 +58,9 @@ pub struct State {
     /// What is seen on the way to a verdict.
     pub(super) trial: Trial,
     /// Commands that were not carried out yet.
-    #[serde(skip)]
     pub(super) commands: Commands,
-    pub(super) reload: Reload,
     pub(super) watchdog: Watchdog,
     /// Version of the kubelet binary.
-    #[serde(rename = "version")]
     pub(super) kubelet_version: Option<String>,
     pub(super) self_tested: Option<KubeletId>,
     /// A record was unreadable at boot: no checkpoint is removed, as what it names is unknown.
@@ -80,18 +68,15 @@ pub struct State {
     pub(super) ticket: Ticket,
     pub(super) now: Moment,
     /// What the journal was last told that stands in `status.config.error`, with the reason.
-    #[serde(skip)]
     pub(super) logged_error: Option<(&'static str, String)>,
     /// The kubelet that waits to be the next one.
-    #[serde(skip)]
     pub(super) standby: Standby,
     /// Something is under way since then that ends within moments.
-    #[serde(skip)]
     pub(super) moving_since: Option<Moment>,
 }
 
 impl State {
-    /// A machine that waits for `Input::Boot` or `Input::Resume`.
+    /// A machine that waits for `Input::Boot`.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { settings, ..Self::default() }
@@ -111,15 +96,11 @@ impl State {
         self.advance(now);
         match input {
             Input::Boot => self.boot(&mut fx),
-            Input::Resume(handover) => self.resume(&handover, &mut fx),
             Input::RecordsRead(ticket, stored, id) => self.records_read(ticket, *stored, id, &mut fx),
             Input::NodeName(name) => self.node_named(name),
             Input::PolicyChanged => self.policy_changed(),
             Input::ClockSet => self.clock_set(),
             Input::AssignedByLabels(by_labels) => self.assigned_by_labels(by_labels),
-            Input::Reload => drop(self.request_reload()),
-            Input::ReloadProven(ticket, result) => self.reload_proven(ticket, result, &mut fx),
-            Input::ReloadFailed(why) => self.reload_failed(&why, &mut fx),
             Input::Node(assignment) => self.node_assignment(assignment, &mut fx),
             Input::ConfigMap(payload) => self.config_map_seen(payload),
             Input::ConfigMapFailed { why, definite } => self.config_map_failed(why, definite),
@@ -183,7 +164,7 @@ impl State {
             Input::PreflightRequested { request, answer } => self.preflight_requested(request, answer.as_deref()),
             Input::LogTail(lines) => self.log_tail_read(&lines),
             Input::KubeletVersion(version) => self.kubelet_version = Some(version),
-            Input::Operator(number, command) => self.operate(number, command, &mut fx),
+            Input::Operator(number, command) => self.commands.push_back((number, command)),
             Input::Appended(entry, result) => {
                 if let Err(why) = result {
                     log(&mut fx, Level::Warn, format!("the history cannot be written: {why}"));
@@ -231,7 +212,6 @@ impl State {
         self.tick_on_request(fx);
         self.tick_local_files(fx);
         self.tick_standby(fx);
-        self.tick_reload(fx);
         self.tick_watchdog(fx);
         self.note_motion();
     }
@@ -245,7 +225,6 @@ impl State {
         let mut due = Vec::new();
         due.extend(self.reading.deadline());
         due.extend(self.status_due_at());
-        due.extend(self.reload.deadline());
         self.writer.deadlines(&mut due);
         self.sync.deadlines(self.now, &mut due);
         if let Some(change) = &self.change {

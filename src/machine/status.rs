@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::evidence::Suspension;
 use super::ladder::is_same;
 use super::records::{BadReason, Phase, Version};
-use super::{Kubelet, ReloadStage, State};
+use super::{Kubelet, State};
 use kubelet_config::duration::GoDuration;
 use kubelet_config::policy::PolicyState;
 use kubelet_config::status::{
@@ -142,9 +142,6 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
         })),
         "supervisor": {
             "version": VERSION,
-            "reloads": state.reload().count,
-            "reloading": state.reload().stage != ReloadStage::None,
-            "reloadError": state.reload().error,
         },
         "shadowedByFlags": state.running().shadowed,
         "flagOverrides": state.running().overrides,

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::limits;
 use super::model::{Moment, later};
 use kubelet_config::assignment::Assignment;
@@ -13,13 +11,12 @@ use kubelet_config::status::SyncError;
 mod step;
 
 /// What is known of the assigned ConfigMap.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ConfigMapState {
     /// Not heard of since the watch began.
     #[default]
     Pending,
     /// This version; the bytes are let go once they are checkpointed.
-    #[serde(skip)]
     Present(Arc<Payload>),
     /// Checkpointed; only the identity is kept.
     Checkpointed(Source),
@@ -33,19 +30,16 @@ pub enum ConfigMapState {
 }
 
 /// What is asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ConfigSync {
     /// The Node's name, once known: the spread is computed from it.
     node_name: String,
     assignment: Assignment,
     /// Labels assign, and no `configSource`.
     by_labels: bool,
-    #[serde(rename = "map")]
     config_map: ConfigMapState,
     /// What the Node's annotations ask for: to retry, to confirm; none if this supervisor was not told yet. That there are none
     /// is something else: it ends what one asked for that was obeyed.
-    #[serde(skip)]
     annotations: Option<(Option<String>, Option<String>)>,
     /// Error of synchronisation, which hides one of the configuration while it lasts.
     error: Option<(SyncError, String)>,
@@ -114,13 +108,6 @@ impl ConfigSync {
     /// True if the assignment names no ConfigMap that there is, or another than this.
     pub(super) fn is_gone(&self, source: &Source) -> bool {
         matches!(self.config_map, ConfigMapState::Failed { .. }) || self.assigned_map() != Some(&source.reference)
-    }
-
-    /// For a supervisor that takes over: bytes that are on their way come again.
-    pub(super) fn without_bytes(&mut self) {
-        if let ConfigMapState::Present(_) = self.config_map {
-            self.config_map = ConfigMapState::Pending;
-        }
     }
 
     pub(super) fn is_handled(&self, source: &Source) -> bool {

@@ -1,7 +1,5 @@
 //! The trial: when it is passed, and when it has failed.
 
-use serde::{Deserialize, Serialize};
-
 use super::evidence::Failure;
 use super::model::Moment;
 use super::question::Asked;
@@ -16,11 +14,9 @@ mod step;
 mod suspension;
 
 /// What is seen on the way to a verdict, and need not outlive a reboot.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trial {
     /// A failure that waits for an observation of the node.
-    #[serde(skip)]
     pending: Option<PendingFailure>,
     /// Last known good has been healthy for long enough to try a cleared version again.
     recovered: bool,

@@ -8,8 +8,7 @@ use super::model::Moment;
 mod step;
 
 /// Our own pings.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Watchdog {
     /// The next one is due.
     ping_at: Option<Moment>,

@@ -159,21 +159,15 @@ fn text(
     let Request { unit, supervisor, .. } = request;
     let short = unit.strip_suffix(".service").unwrap_or(unit);
     let between = if options.is_empty() { "" } else { " " };
-    let mut blocks = vec![
-        format!(
-            "# kubelet-supervisor as the ExecStart of {unit}.\n#\n\
+    let mut blocks = vec![format!(
+        "# kubelet-supervisor as the ExecStart of {unit}.\n#\n\
              # Written by `kubelet-supervisor enable` from the unit's own command: run it again when the unit changes.\n\
              # `kubelet-supervisor disable` removes it. Both are in force after `systemctl restart {short}`.\n\
              [Service]\n\
              ExecStart=\n\
              ExecStart={}{}{supervisor} run {options}{between}-- {}",
-            command.prefix, command.launchers, command.kubelet
-        ),
-        format!(
-            "# Another binary of the supervisor takes over; the kubelet goes on.\n\
-             ExecReload=\nExecReload={supervisor} reload"
-        ),
-    ];
+        command.prefix, command.launchers, command.kubelet
+    )];
     if chosen != own_type {
         blocks.push(format!("# As `enable --type` was told.\nType={chosen}"));
     }
@@ -229,12 +223,7 @@ fn wants_longer(base: &Service<'_>, limit: Duration) -> bool {
 }
 
 /// What the operator should know.
-fn notes(
-    request: &Request<'_>,
-    base: &Service<'_>,
-    own_type: ServiceType,
-    chosen: ServiceType,
-) -> Vec<String> {
+fn notes(request: &Request<'_>, base: &Service<'_>, own_type: ServiceType, chosen: ServiceType) -> Vec<String> {
     let mut notes = Vec::new();
     let properties = request.properties;
     if matches!(base.last("Restart"), None | Some("no")) {

@@ -115,7 +115,6 @@ fn every_form_of_unit() {
         let plan = planned(&files, None).unwrap_or_else(|why| panic!("{name}: {why}"));
         assert_eq!(kubelet(&plan), command, "{name}");
         assert_eq!(plan.path, "/etc/systemd/system/kubelet.service.d/90-kubelet-supervisor.conf");
-        assert_eq!(values(&plan, "ExecReload"), ["", "/usr/bin/kubelet-supervisor reload"], "{name}");
         assert_eq!(values(&plan, "OOMScoreAdjust"), ["-999"], "{name}");
         assert!(!plan.text.lines().any(|line| line.ends_with('\\')), "{name}");
         // With the drop-in in place, the same comes out.

@@ -94,11 +94,9 @@ fn adapters_do_not_know_each_other() {
         ("kubelet_process", "process"),
         ("kubelet_process", "stderr_relay"), // a kubelet has a standard error
         ("preflight", "kubelet_process"),    // the judge of a change stands by
-        ("reexec", "kubelet_process"),       // a reload leaves the kubelet as it is
         ("host", "process"),                 // systemctl is asked
         ("host", "tcp_table"),               // what runs through the kubelet
         ("probe", "tcp_table"),              // whose the answer is
-        ("reexec", "process"),               // a reload is an exec
         ("source_dir", "inotify"),           // changes of files
         ("file_watch", "inotify"),           // the same
         ("clock", "inotify"),                // a descriptor that tokio waits for

@@ -28,13 +28,12 @@ use kubelet_supervisor::adapters::policy::PolicyFile;
 use kubelet_supervisor::adapters::process::ChildPid;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::adapters::store_thread::StoreThread;
+use kubelet_supervisor::daemon::Signals;
 use kubelet_supervisor::daemon::exec::Executor;
 use kubelet_supervisor::daemon::failopen::{KubeletControl, run_guarded};
 use kubelet_supervisor::daemon::store_worker::StoreWorker;
-use kubelet_supervisor::daemon::{Signals, Start};
 use kubelet_supervisor::machine::command::Command;
-use kubelet_supervisor::machine::model::{KubeletId, Moment, Rendered};
-use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, StoreRequest, Stored};
+use kubelet_supervisor::machine::{Input, Settings, State};
 use kubelet_supervisor::ports::{Local, LocalError};
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
@@ -120,8 +119,6 @@ fn is(source: Option<&kubelet_config::source::Source>, name: &str) -> bool {
 async fn story(world: &World) {
     until(world, "boot", |_| true).await;
     let _ = world.inputs.send(Input::Operator(1, Command::Retry));
-    let _ = world.inputs.send(Input::Reload);
-    tokio::time::timeout(SOON, called(world, "reexec.replace")).await.expect("a reload");
     assign(world, payload("good", "startDelay: 1ms"));
     until(world, "a change", |status| is(status.active.as_ref(), "good")).await;
     until(world, "its proof", |status| is(status.last_known_good.as_ref(), "good")).await;
@@ -235,7 +232,7 @@ impl Booting {
 
     async fn run(mut self) -> u8 {
         let line = SupervisedKubelet(self.pid);
-        run_guarded(&mut self.executor, Start::Boot, &mut self.queue, &self.signals, &BootClock, &line).await
+        run_guarded(&mut self.executor, &mut self.queue, &self.signals, &BootClock, &line).await
     }
 }
 
@@ -292,71 +289,6 @@ fn tell(dir: &Path, kubelet: &Installed, port: &Port, fault_at: Fault) -> Rc<Wor
         }
     }
     world
-}
-
-/// What a supervisor that started this kubelet hands over.
-fn handed_over(pid: u32) -> Handover {
-    let mut state = State::new(Settings::default());
-    let mut inputs = vec![Input::Boot];
-    while let Some(input) = inputs.pop() {
-        for effect in state.step(input, Moment::default()) {
-            inputs.extend(match effect {
-                Effect::Store(StoreRequest::ReadRecords(ticket)) => {
-                    Some(Input::RecordsRead(ticket, Box::new(Stored::empty()), KubeletId::default()))
-                }
-                Effect::Store(StoreRequest::Load(ticket, _)) => {
-                    Some(Input::Loaded(ticket, KubeletId::default(), Ok(Rendered::default())))
-                }
-                Effect::Store(StoreRequest::SwapStateFiles(ticket, _)) => {
-                    Some(Input::StateFilesSwapped(ticket, Ok(())))
-                }
-                Effect::Store(StoreRequest::Record(ticket, _)) => Some(Input::Recorded(ticket, Ok(()))),
-                Effect::Start(_) => Some(Input::Started(Ok(pid))),
-                _ => None,
-            });
-        }
-    }
-    state.hand_over().expect("a kubelet runs")
-}
-
-/// A supervisor takes over a kubelet, and its n-th call to a port panics: that kubelet runs on.
-fn take_over(dir: &Path, kubelet: &Installed, port: &Port, at: u32) {
-    let args = arguments(dir, port);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let (inputs, mut queue) = unbounded_channel();
-        let pid = ChildPid::default();
-        let signals = Signals::register().unwrap();
-        let world = World::new(Fault { at, ..Fault::default() }, inputs.clone());
-        let mut process = kubelet_process(kubelet, &args, "@nobody".to_owned(), &pid, inputs);
-        let started = kubelet_supervisor::ports::Kubelet::start(&mut process, None);
-        let running = pid.get().expect("a kubelet");
-        let handover = Box::new(handed_over(started.expect("a kubelet")));
-        let store = worker(dir, local_files(kubelet, &args), &args);
-        let ports = Faulty::new(&world, Box::new(store), process);
-        let mut executor = Executor::new(State::new(Settings::default()), ports);
-        let line = SupervisedKubelet(pid.clone());
-        let start = Start::Resume(handover);
-        let supervisor = run_guarded(&mut executor, start, &mut queue, &signals, &BootClock, &line);
-        let script = async {
-            tokio::select! {
-                () = fault(&world) => {}
-                // Not so many calls are made.
-                () = tokio::time::sleep(Duration::from_millis(300)) => {}
-            }
-            kubelet_runs(&pid, &format!("taking over, {:?}", world.fired.get())).await;
-            assert_eq!(pid.get(), Some(running), "the very same kubelet");
-            assert!(!world.called.borrow().contains(&"kubelet.start"));
-            loop {
-                terminate();
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let ended = tokio::time::timeout(SOON, async {
-            tokio::select! { _ = supervisor => (), () = script => unreachable!() }
-        });
-        assert!(ended.await.is_ok(), "no end after {:?}", world.fired.get());
-    });
 }
 
 /// The kubelet hangs, and a call that comes of that panics: it runs on as it is, or another is started.
@@ -469,8 +401,5 @@ fn one_part(number: usize) {
     let of_a_hang = [("kubelet.dump_stacks", false), ("kubelet.dump_stacks", true), ("store.probe_disk", false)];
     if let Some((method, after)) = of_a_hang.get(number) {
         hangs(dir.path(), &kubelet, &port, method, *after);
-    }
-    for at in (1..=8).skip(number).step_by(PARTS) {
-        take_over(dir.path(), &kubelet, &port, at);
     }
 }

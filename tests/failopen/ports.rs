@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Every method of a port that an effect, the boot or a reload calls; of the store's, every request.
-pub const METHODS: [&str; 33] = [
+pub const METHODS: [&str; 30] = [
     "store.read_records",
     "store.record",
     "store.save",
@@ -29,7 +29,6 @@ pub const METHODS: [&str; 33] = [
     "store.reported",
     "store.probe_disk",
     "store.collect",
-    "store.is_idle",
     "kubelet.start",
     "kubelet.stop",
     "kubelet.dump_stacks",
@@ -49,8 +48,6 @@ pub const METHODS: [&str; 33] = [
     "notifier.count",
     "notifier.answer",
     "notifier.log",
-    "reexec.prove",
-    "reexec.replace",
 ];
 
 /// Which call panics.
@@ -179,27 +176,12 @@ impl ports::Ports for Faulty {
     fn notifier(&mut self) -> &mut dyn ports::Notifier {
         &mut self.notifier
     }
-    fn reexec(&mut self) -> &mut dyn ports::Reexec {
-        &mut self.rest
-    }
-}
-
-impl ports::Reexec for Tap<()> {
-    fn prove(&mut self, ticket: Ticket, _document: &str) {
-        self.0.call("reexec.prove", || {
-            let _ = self.0.inputs.send(Input::ReloadProven(ticket, Ok("0".to_owned())));
-        });
-    }
-    fn replace(&mut self, _document: &str) -> Result<(), ports::ReexecError> {
-        self.0.call("reexec.replace", || Err(ports::ReexecError::OutputBlocked))
-    }
 }
 
 /// The name of a request, as a method.
 pub fn method(request: &StoreRequest) -> &'static str {
     match request {
         StoreRequest::ReadRecords(_) => "store.read_records",
-        StoreRequest::Assume(_) => "store.assume",
         StoreRequest::Record(..) => "store.record",
         StoreRequest::Save(..) => "store.save",
         StoreRequest::Load(..) => "store.load",
@@ -216,9 +198,6 @@ pub fn method(request: &StoreRequest) -> &'static str {
 impl Store for Tap<Box<dyn Store>> {
     fn submit(&mut self, request: StoreRequest) -> Vec<Input> {
         self.0.call(method(&request), || self.1.submit(request))
-    }
-    fn is_idle(&self) -> bool {
-        self.0.call("store.is_idle", || self.1.is_idle())
     }
     fn finish(&mut self, limit: Duration) {
         self.0.call("store.finish", || self.1.finish(limit));

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use super::*;
 use crate::ports::method;
 use kubelet_config::rendering::DropIn;
+use kubelet_supervisor::machine::model::KubeletId;
 
 /// What panics, the first time it is asked for.
 const CALLS: [&str; 9] = [
@@ -102,7 +103,7 @@ fn one_call(call: &str) {
         let ports = Faulty::new(&world, Box::new(StoreThread::start(serve, inputs).unwrap()), process);
         let mut executor = Executor::new(State::new(settings()), ports);
         let line = SupervisedKubelet(pid.clone());
-        let supervisor = run_guarded(&mut executor, Start::Boot, &mut queue, &signals, &BootClock, &line);
+        let supervisor = run_guarded(&mut executor, &mut queue, &signals, &BootClock, &line);
         let script = async {
             until(&world, "boot", |_| true).await;
             let before = pid.get();

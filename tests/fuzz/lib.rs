@@ -9,8 +9,7 @@ mod targets;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their directories in `corpus/`.
-pub const TARGETS: [(&str, Target); 9] = [
-    ("handover", targets::handover::check),
+pub const TARGETS: [(&str, Target); 8] = [
     ("kubeconfig", targets::kubeconfig::check),
     ("notify", targets::notify::check),
     ("policy", targets::policy::check),

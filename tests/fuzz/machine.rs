@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use kubelet_supervisor::machine::model::{Exit, KubeletId, Moment, Rendered, Verdict};
-use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, StoreRequest, Stored};
+use kubelet_supervisor::machine::{Effect, Input, Settings, State, StoreRequest, Stored};
 
 /// Begins with these records.
 pub(crate) fn boot(stored: &Stored) {
@@ -12,13 +12,6 @@ pub(crate) fn boot(stored: &Stored) {
         FakeHost { state: State::new(Settings::default()), stored: Some(stored), seconds: 100, started: false };
     host.input(Input::Boot);
     assert!(host.started, "no kubelet with {stored:?}");
-    host.live();
-}
-
-/// Goes on from what was handed over.
-pub(crate) fn resume(handover: Handover) {
-    let mut host = FakeHost { state: State::new(Settings::default()), stored: None, seconds: 100, started: true };
-    host.input(Input::Resume(Box::new(handover)));
     host.live();
 }
 

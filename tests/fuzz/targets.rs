@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-pub(crate) mod handover;
 pub(crate) mod kubeconfig;
 pub(crate) mod notify;
 pub(crate) mod policy;

@@ -1,7 +1,5 @@
 //! The socket for READY=1 and WATCHDOG=1.
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use testkit::rig::{Rig, configuration, eventually};
 
 use crate::strangers::{Stranger, begin_with, environment, is_root, with_run};
@@ -49,11 +47,6 @@ fn only_root_can_write_to_the_socket() {
     assert_eq!(Stranger::tries(&["send", &socket, "READY=1"]), "PermissionDenied");
     let mut flood = Stranger::new(&["flood", &socket, "200"]);
     assert!(flood.done().starts_with("0 "));
-    // A reload goes on with it.
-    kill(Pid::from_raw(i32::try_from(rig.pid()).unwrap()), Signal::SIGHUP).unwrap();
-    rig.wait_log("goes on with kubelet pid");
-    rig.prove("a", &configuration("maxPods: 42"));
-    assert_eq!(socket, self::socket(&rig));
     rig.stop();
     rig.up();
     assert!(!std::path::Path::new(&socket).exists(), "what a supervisor left is removed by the next");

@@ -11,16 +11,6 @@ use kubelet_supervisor::machine::{Counter, Effect, Input};
 use serde_json::json;
 use testkit::node::Node;
 
-testkit::scenarios!(
-    trials_by_their_ends,
-    a_trial_that_is_left_for_local_or_by_an_operator,
-    a_trial_of_three_boots_has_failed,
-    equal_content_goes_on_with_its_trial,
-    each_reason_for_a_suspension_as_it_begins,
-    a_version_that_is_refused_for_hazards_once,
-    a_healthy_kubelet,
-);
-
 fn minutes(count: u64) -> u64 {
     count * 60
 }
@@ -50,6 +40,7 @@ fn adoptions(node: &Node) -> usize {
     counted(node, |counter| (*counter == Counter::Adoption).then_some(())).len()
 }
 
+#[test]
 fn trials_by_their_ends() {
     let mut node = Node::new();
     node.assign("good");
@@ -76,6 +67,7 @@ fn trials_by_their_ends() {
     assert_eq!(trials(&node).len(), 3, "last known good is on no trial");
 }
 
+#[test]
 fn a_trial_that_is_left_for_local_or_by_an_operator() {
     let mut node = Node::new();
     node.assign("a");
@@ -91,6 +83,7 @@ fn a_trial_that_is_left_for_local_or_by_an_operator() {
 }
 
 /// A life of the supervisor knows of its own time alone.
+#[test]
 fn a_trial_of_three_boots_has_failed() {
     let mut node = Node::new();
     node.assign("a");
@@ -103,6 +96,7 @@ fn a_trial_of_three_boots_has_failed() {
     assert!(matches!(trials(&node)[..], [(TrialResult::RolledBack, 0..=5)]), "{:?}", trials(&node));
 }
 
+#[test]
 fn equal_content_goes_on_with_its_trial() {
     let mut node = Node::new();
     node.same_content.insert("b".to_owned(), "a".to_owned());
@@ -119,6 +113,7 @@ fn equal_content_goes_on_with_its_trial() {
     assert_eq!((node.last_known_good(), adoptions(&node), trials(&node).len()), ("a", 2, 1), "{:?}", node.events());
 }
 
+#[test]
 fn each_reason_for_a_suspension_as_it_begins() {
     let mut node = Node::new();
     let suspensions = |node: &Node| {
@@ -149,6 +144,7 @@ fn each_reason_for_a_suspension_as_it_begins() {
     assert_eq!(suspensions(&node), [Suspension::DiskFull, Suspension::Runtime, Suspension::ApiServer]);
 }
 
+#[test]
 fn a_version_that_is_refused_for_hazards_once() {
     let mut node = Node::new();
     let refused = |node: &Node| {
@@ -189,6 +185,7 @@ fn a_version_that_is_refused_for_hazards_once() {
     assert_eq!(refused(&node)[1..], [HazardClass::Pods], "{:?}", node.events());
 }
 
+#[test]
 fn a_healthy_kubelet() {
     let mut node = Node::new();
     assert!(node.state.is_kubelet_healthy());

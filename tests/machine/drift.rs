@@ -4,14 +4,6 @@ use kubelet_supervisor::machine::{Effect, Input};
 use kubelet_supervisor::ports::StoreRequest;
 use testkit::node::{Node, source};
 
-testkit::scenarios!(
-    content_is_written_again_while_the_kubelet_runs_on,
-    a_checkpoint_comes_from_the_api_server_again,
-    what_cannot_be_put_right_is_told_once,
-    a_store_that_does_not_answer_is_asked_again,
-    what_could_not_be_read_is_looked_at_again,
-);
-
 fn proven(name: &str) -> Node {
     let mut node = Node::new();
     node.assign(name);
@@ -29,6 +21,7 @@ fn touched(node: &mut Node) {
     node.pass(15);
 }
 
+#[test]
 fn content_is_written_again_while_the_kubelet_runs_on() {
     let mut node = proven("a");
     let starts = node.starts.len();
@@ -42,6 +35,7 @@ fn content_is_written_again_while_the_kubelet_runs_on() {
     assert_eq!((drifts(&node), node.starts.len()), (1, starts));
 }
 
+#[test]
 fn a_checkpoint_comes_from_the_api_server_again() {
     let mut node = proven("a");
     let starts = node.starts.len();
@@ -55,6 +49,7 @@ fn a_checkpoint_comes_from_the_api_server_again() {
 }
 
 /// The API server is away, so what is lost stays lost; the kubelet runs on.
+#[test]
 fn what_cannot_be_put_right_is_told_once() {
     let mut node = proven("a");
     node.api = false;
@@ -68,6 +63,7 @@ fn what_cannot_be_put_right_is_told_once() {
 }
 
 /// The disk fails while the store is verified, and nobody writes in it after that.
+#[test]
 fn what_could_not_be_read_is_looked_at_again() {
     let mut node = proven("a");
     touched(&mut node);
@@ -80,6 +76,7 @@ fn what_could_not_be_read_is_looked_at_again() {
     assert_eq!((drifts(&node), node.store.damaged.len()), (1, 0));
 }
 
+#[test]
 fn a_store_that_does_not_answer_is_asked_again() {
     let mut node = proven("a");
     node.store.damaged.insert("a".to_owned());

@@ -209,8 +209,7 @@ fn the_way_back_and_a_kubelet_that_is_not_up_do_not_wait() {
 
 #[test]
 fn a_wait_that_is_interrupted_does_not_begin_anew() {
-    let interruptions: [fn(&mut Node); 3] = [
-        |node| assert!(node.reload()),
+    let interruptions: [fn(&mut Node); 2] = [
         |node| {
             node.operate(Command::Freeze).unwrap();
             node.operate(Command::Thaw).unwrap();
@@ -252,7 +251,6 @@ fn it_waits_for_as_long_as_the_node_is_under_pressure() {
     assert_eq!((holds(&node), told(&node)), (vec![Hold::Pressure([NodePressure::Disk].into())], 1));
     let condition = node_status(&node.state).condition;
     assert!(condition.message.starts_with("Waits while the Node has DiskPressure: "), "{}", condition.message);
-    assert!(node.reload() && node.until_start(20).is_none(), "the next supervisor does so as well");
     // What runs through the kubelet is waited for then. The Node tells every ten seconds.
     node.pressure.clear();
     node.pass(10);
@@ -323,7 +321,6 @@ fn a_reset_waits_for_the_end_of_a_pressure_and_tells_what_it_costs() {
         "{}",
         status.condition.message
     );
-    assert!(node.reload() && node.until_start(20).is_none(), "the next supervisor does so as well");
     node.assign("a");
     assert!(node.state.waiting().is_none() && node.until_start(20).is_none(), "as it was");
     node.step(withdrawn());
@@ -403,7 +400,6 @@ fn it_waits_for_as_long_as_any_restart_would_cost_pods() {
         let told = "Waits while any restart would cost pods (move them away, or accept it: annotation \
                     kubelet-supervisor.io/acknowledge: pods): default/db (NodeAffinity): ";
         assert!(message.starts_with(told), "{message}");
-        assert!(node.reload() && node.until_start(20).is_none(), "the next supervisor does so as well");
         // It has gone; pods are asked for every ten seconds, and what runs through the kubelet is waited for then.
         node.inventory.pods.clear();
         node.pass(11);

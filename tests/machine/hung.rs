@@ -11,31 +11,6 @@ use kubelet_supervisor::machine::records::Phase;
 use kubelet_supervisor::machine::{Counter, Effect, Input, Settings, StoreRequest};
 use testkit::node::{Node, source};
 
-testkit::scenarios!(
-    it_is_restarted_as_it_was,
-    each_restart_takes_twice_as_long,
-    an_hour_of_life_undoes_that,
-    pings_stand_for_a_kubelet_that_sends_them,
-    one_that_never_gave_a_sign_is_let_be,
-    nobody_looks_where_it_is_off,
-    an_ill_machine_is_nobodys_fault,
-    a_runtime_that_was_away_gives_the_whole_time_again,
-    nothing_is_done_that_nobody_can_judge,
-    sleep_and_moments_of_life_begin_the_time_anew,
-    one_that_minds_no_signal_is_killed,
-    a_trial_has_its_own_verdict,
-    the_wait_for_a_retry_has_none,
-    a_control_test_for_another_sign_has_none,
-    one_that_was_well_on_trial_was_alive,
-    a_change_that_comes_goes_first,
-    what_is_pinned_stays_pinned,
-    what_could_not_be_started_again_is_let_be,
-    a_disk_that_stalls_is_told_from_a_hang,
-    a_disk_that_stalls_and_ends_gives_the_whole_time_again,
-    what_comes_to_life_while_the_disk_is_asked_is_let_be,
-    what_the_disk_does_not_give_is_not_started_again,
-);
-
 const HUNG_AFTER: u64 = 300;
 
 /// So much later it may be seen, decided and done.
@@ -77,6 +52,7 @@ fn spared(node: &Node) -> Vec<String> {
     lines.collect()
 }
 
+#[test]
 fn it_is_restarted_as_it_was() {
     let mut node = node();
     node.assign("a");
@@ -106,6 +82,7 @@ fn it_is_restarted_as_it_was() {
     assert_eq!(until_restart(&mut node, 7200), None);
 }
 
+#[test]
 fn each_restart_takes_twice_as_long() {
     let mut node = without_pings();
     for (number, expected) in [300, 600, 1200, 2400, 3600, 3600].into_iter().enumerate() {
@@ -122,6 +99,7 @@ fn each_restart_takes_twice_as_long() {
     assert_eq!(counted, 6);
 }
 
+#[test]
 fn an_hour_of_life_undoes_that() {
     let mut node = without_pings();
     node.healthz = Some(false);
@@ -137,6 +115,7 @@ fn an_hour_of_life_undoes_that() {
     assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
 }
 
+#[test]
 fn pings_stand_for_a_kubelet_that_sends_them() {
     let mut node = node();
     node.healthz = Some(false); // its port is out of reach, and its own checks pass
@@ -147,6 +126,7 @@ fn pings_stand_for_a_kubelet_that_sends_them() {
     assert_eq!(until_restart(&mut node, 3600), None);
 }
 
+#[test]
 fn one_that_never_gave_a_sign_is_let_be() {
     let mut node = node();
     (node.pings, node.healthz) = (false, Some(false));
@@ -159,6 +139,7 @@ fn one_that_never_gave_a_sign_is_let_be() {
     assert_eq!(until_restart(&mut node, 7200), None);
 }
 
+#[test]
 fn nobody_looks_where_it_is_off() {
     let mut off = Node::with(Settings { hung_after: Duration::ZERO, ..Settings::default() });
     let mut without_healthz = node();
@@ -173,6 +154,7 @@ fn nobody_looks_where_it_is_off() {
     }
 }
 
+#[test]
 fn an_ill_machine_is_nobodys_fault() {
     let well = Environment { runtime: Some(true), ..Environment::default() };
     let short_of = |name: &str, available: u64| {
@@ -197,6 +179,7 @@ fn an_ill_machine_is_nobodys_fault() {
     }
 }
 
+#[test]
 fn a_runtime_that_was_away_gives_the_whole_time_again() {
     let mut node = without_pings();
     node.environment.runtime = Some(false);
@@ -216,6 +199,7 @@ fn a_runtime_that_was_away_gives_the_whole_time_again() {
     assert!(until_restart(&mut node, LATER).is_some());
 }
 
+#[test]
 fn nothing_is_done_that_nobody_can_judge() {
     let mut node = without_pings();
     node.queries_answered = false;
@@ -225,6 +209,7 @@ fn nothing_is_done_that_nobody_can_judge() {
     assert!(until_restart(&mut node, LATER).is_some(), "the time was over long ago");
 }
 
+#[test]
 fn sleep_and_moments_of_life_begin_the_time_anew() {
     let mut node = without_pings();
     node.healthz = Some(false);
@@ -242,6 +227,7 @@ fn sleep_and_moments_of_life_begin_the_time_anew() {
     assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
 }
 
+#[test]
 fn one_that_minds_no_signal_is_killed() {
     let mut node = without_pings();
     (node.healthz, node.is_deaf) = (Some(false), true);
@@ -254,6 +240,7 @@ fn one_that_minds_no_signal_is_killed() {
     assert_eq!((node.starts.len(), node.running()), (starts + 1, Some("")));
 }
 
+#[test]
 fn a_trial_has_its_own_verdict() {
     let mut node = node();
     node.assign("a");
@@ -267,6 +254,7 @@ fn a_trial_has_its_own_verdict() {
     assert_eq!(dumps(&node), 0);
 }
 
+#[test]
 fn the_wait_for_a_retry_has_none() {
     let mut node = node();
     node.ready_after = None;
@@ -292,6 +280,7 @@ fn the_wait_for_a_retry_has_none() {
 }
 
 /// Contact failed, and last known good is on test for that: it hangs, which tells nothing of contact.
+#[test]
 fn a_control_test_for_another_sign_has_none() {
     let mut node = node();
     node.cuts_contact.insert("a".to_owned());
@@ -309,6 +298,7 @@ fn a_control_test_for_another_sign_has_none() {
 }
 
 /// What was seen of it while it was judged counts, though nothing else of that time does.
+#[test]
 fn one_that_was_well_on_trial_was_alive() {
     let mut node = without_pings();
     node.assign("a");
@@ -318,6 +308,7 @@ fn one_that_was_well_on_trial_was_alive() {
     assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
 }
 
+#[test]
 fn a_change_that_comes_goes_first() {
     let mut node = without_pings();
     node.healthz = Some(false);
@@ -331,6 +322,7 @@ fn a_change_that_comes_goes_first() {
     assert_eq!((node.running(), dumps(&node)), (Some("a"), 0), "one restart is enough");
 }
 
+#[test]
 fn what_is_pinned_stays_pinned() {
     let mut node = node();
     node.assign("a");
@@ -345,6 +337,7 @@ fn what_is_pinned_stays_pinned() {
 }
 
 /// Its content is gone, and nobody has it: a restart would be one into another configuration.
+#[test]
 fn what_could_not_be_started_again_is_let_be() {
     let mut node = node();
     node.assign("a");
@@ -362,6 +355,7 @@ fn what_could_not_be_started_again_is_let_be() {
 }
 
 /// A kubelet that waits for the disk would not come up again either.
+#[test]
 fn a_disk_that_stalls_is_told_from_a_hang() {
     let mut node = without_pings();
     node.store.stall();
@@ -372,6 +366,7 @@ fn a_disk_that_stalls_is_told_from_a_hang() {
     assert!(!node.events().contains(&"KubeletHung"));
 }
 
+#[test]
 fn a_disk_that_stalls_and_ends_gives_the_whole_time_again() {
     let mut node = without_pings();
     node.store.stall();
@@ -386,6 +381,7 @@ fn a_disk_that_stalls_and_ends_gives_the_whole_time_again() {
     assert!(until_restart(&mut node, LATER).is_some());
 }
 
+#[test]
 fn what_comes_to_life_while_the_disk_is_asked_is_let_be() {
     let mut node = node();
     node.pass(60);
@@ -401,6 +397,7 @@ fn what_comes_to_life_while_the_disk_is_asked_is_let_be() {
     assert_eq!(until_restart(&mut node, HUNG_AFTER - LATER), None);
 }
 
+#[test]
 fn what_the_disk_does_not_give_is_not_started_again() {
     let mut node = node();
     node.assign("a");

@@ -8,19 +8,6 @@ use kubelet_supervisor::machine::{Effect, Input, Settings};
 use kubelet_supervisor::ports::StoreRequest;
 use testkit::node::Node;
 
-testkit::scenarios!(
-    what_the_local_file_says_is_told_once,
-    a_torn_file_is_told_and_the_kubelet_runs_on,
-    a_payload_alone_does_not_mind_the_file,
-    followed_it_is_a_candidate_over_the_same_source,
-    followed_it_is_rolled_back_to_the_proven_bytes,
-    followed_it_is_what_is_assigned_where_nothing_else_is,
-    a_broken_file_of_a_followed_node_costs_no_restart,
-    a_store_that_does_not_answer_is_asked_again,
-    followed_it_waits_until_there_is_something_to_go_back_to,
-    what_an_operator_holds_is_told_though_it_is_followed,
-);
-
 fn edit(node: &mut Node, text: &str) {
     node.store.local = text.to_owned();
     node.step(Input::LocalFilesTouched);
@@ -44,6 +31,7 @@ fn following() -> Node {
     node
 }
 
+#[test]
 fn what_the_local_file_says_is_told_once() {
     for overlay in [false, true] {
         let mut node = Node::new();
@@ -117,6 +105,7 @@ fn a_file_that_ends_each_kubelet_is_told_once() {
     assert_eq!(told(&node), 1, "{:?}", node.events());
 }
 
+#[test]
 fn a_torn_file_is_told_and_the_kubelet_runs_on() {
     let mut node = Node::new();
     node.pass(60);
@@ -131,6 +120,7 @@ fn a_torn_file_is_told_and_the_kubelet_runs_on() {
     assert_eq!(node.state.local_files_difference(), None);
 }
 
+#[test]
 fn a_payload_alone_does_not_mind_the_file() {
     let mut node = Node::new();
     prove(&mut node, "b");
@@ -138,6 +128,7 @@ fn a_payload_alone_does_not_mind_the_file() {
     assert_eq!((node.state.local_files_difference(), told(&node)), (None, 0));
 }
 
+#[test]
 fn followed_it_is_a_candidate_over_the_same_source() {
     let mut node = following();
     edit(&mut node, "2");
@@ -149,6 +140,7 @@ fn followed_it_is_a_candidate_over_the_same_source() {
     assert_eq!((node.starts.as_slice(), told(&node)), (["", "a", "a+2"].map(str::to_owned).as_slice(), 0));
 }
 
+#[test]
 fn followed_it_is_rolled_back_to_the_proven_bytes() {
     let mut node = following();
     node.ready_after = None;
@@ -165,6 +157,7 @@ fn followed_it_is_rolled_back_to_the_proven_bytes() {
     assert_eq!(node.running(), Some("a+3"));
 }
 
+#[test]
 fn followed_it_is_what_is_assigned_where_nothing_else_is() {
     let reference = ConfigMapRef::local_files();
     let settings = Settings { follow_local: true, default_source: Some(reference.clone()), ..Settings::default() };
@@ -210,6 +203,7 @@ fn followed_it_is_what_is_assigned_where_nothing_else_is() {
 }
 
 /// Its own files earn the title first: until then they are what a failed candidate would go back to.
+#[test]
 fn followed_it_waits_until_there_is_something_to_go_back_to() {
     let settings =
         Settings { follow_local: true, default_source: Some(ConfigMapRef::local_files()), ..Settings::default() };
@@ -229,6 +223,7 @@ fn followed_it_waits_until_there_is_something_to_go_back_to() {
     assert_eq!((node.running(), node.starts.len()), (Some("local+2"), 2), "{:?}", node.events());
 }
 
+#[test]
 fn what_an_operator_holds_is_told_though_it_is_followed() {
     let mut node = following();
     node.operate(Command::Freeze).unwrap();
@@ -239,6 +234,7 @@ fn what_an_operator_holds_is_told_though_it_is_followed() {
     assert_eq!((told(&node), node.running()), (1, Some("a+2")), "{:?}", node.events());
 }
 
+#[test]
 fn a_broken_file_of_a_followed_node_costs_no_restart() {
     let mut node = following();
     let starts = node.starts.len();
@@ -255,6 +251,7 @@ fn a_broken_file_of_a_followed_node_costs_no_restart() {
     assert!(node.is_bad("a"));
 }
 
+#[test]
 fn a_store_that_does_not_answer_is_asked_again() {
     let mut node = Node::new();
     node.pass(60);

@@ -5,23 +5,6 @@ use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::command::{Command, Target};
 use testkit::node::{Node, source};
 
-testkit::scenarios!(
-    what_it_refuses_is_not_started,
-    it_is_taken_up_once_the_policy_admits_it,
-    what_runs_goes_on_and_is_told_of,
-    what_it_forbids_is_not_started_again,
-    equal_content_under_a_forbidden_name_is_not_adopted,
-    the_same_name_with_other_bytes_is_a_candidate,
-    one_that_cannot_be_read_admits_nothing_new,
-    one_that_cannot_be_read_takes_nothing_away,
-    labels_name_fewer_namespaces,
-    a_lower_sequence_is_refused,
-    a_rollback_keeps_the_sequence,
-    what_expired_is_not_taken_up_and_goes_on,
-    a_key_that_ended_admits_nothing_new_and_takes_nothing_away,
-    what_a_wrong_clock_refused_is_asked_again_once_it_is_set,
-);
-
 fn node() -> Node {
     let mut node = Node::new();
     node.store.policy = PolicyState::InForce;
@@ -54,6 +37,7 @@ fn condition(node: &Node) -> (&'static str, String) {
 /// Long after what is in [`Node`]'s clock.
 const LATER: u64 = 4_000_000_000;
 
+#[test]
 fn what_it_refuses_is_not_started() {
     let mut node = node();
     prove(&mut node, "a");
@@ -67,6 +51,7 @@ fn what_it_refuses_is_not_started() {
     assert_eq!(node.events().iter().filter(|reason| **reason == "KubeletConfigRejected").count(), 1);
 }
 
+#[test]
 fn it_is_taken_up_once_the_policy_admits_it() {
     let mut node = node();
     node.store.forbidden.insert("b".into());
@@ -80,6 +65,7 @@ fn it_is_taken_up_once_the_policy_admits_it() {
     assert!(node.disk().bad.is_empty(), "nobody had to say retry");
 }
 
+#[test]
 fn what_runs_goes_on_and_is_told_of() {
     let mut node = node();
     prove(&mut node, "a");
@@ -97,6 +83,7 @@ fn what_runs_goes_on_and_is_told_of() {
     assert_eq!(condition(&node).0, "LastKnownGood");
 }
 
+#[test]
 fn what_it_forbids_is_not_started_again() {
     let mut node = node();
     prove(&mut node, "a");
@@ -115,6 +102,7 @@ fn what_it_forbids_is_not_started_again() {
     assert_eq!(node.running(), Some("b"), "what is on record was kept");
 }
 
+#[test]
 fn equal_content_under_a_forbidden_name_is_not_adopted() {
     let mut node = node();
     prove(&mut node, "a");
@@ -130,6 +118,7 @@ fn equal_content_under_a_forbidden_name_is_not_adopted() {
 }
 
 /// An API server can say two things under one uid and resourceVersion.
+#[test]
 fn the_same_name_with_other_bytes_is_a_candidate() {
     let mut node = node();
     prove(&mut node, "a");
@@ -148,6 +137,7 @@ fn the_same_name_with_other_bytes_is_a_candidate() {
     assert_eq!((node.running(), node.starts.len(), node.last_known_good()), (Some("a"), starts, "a"));
 }
 
+#[test]
 fn one_that_cannot_be_read_admits_nothing_new() {
     let mut node = node();
     prove(&mut node, "a");
@@ -164,6 +154,7 @@ fn one_that_cannot_be_read_admits_nothing_new() {
     assert_eq!(node.running(), Some("b"));
 }
 
+#[test]
 fn one_that_cannot_be_read_takes_nothing_away() {
     let mut node = node();
     prove(&mut node, "a");
@@ -181,6 +172,7 @@ fn one_that_cannot_be_read_takes_nothing_away() {
     assert_eq!(node.running(), Some("b"));
 }
 
+#[test]
 fn labels_name_fewer_namespaces() {
     let mut node = node();
     node.step(Input::AssignedByLabels(true));
@@ -192,6 +184,7 @@ fn labels_name_fewer_namespaces() {
     assert_eq!(node.running(), Some("elsewhere"), "native's freedom");
 }
 
+#[test]
 fn a_lower_sequence_is_refused() {
     let mut node = node();
     for (name, sequence) in [("a", 7), ("b", 6), ("c", 7)] {
@@ -208,6 +201,7 @@ fn a_lower_sequence_is_refused() {
     prove(&mut node, "c");
 }
 
+#[test]
 fn a_rollback_keeps_the_sequence() {
     let mut node = node();
     sign(&mut node, "a", 1, LATER);
@@ -226,6 +220,7 @@ fn a_rollback_keeps_the_sequence() {
     assert_ne!(node.running(), Some("a@2"), "the cluster cannot go back below it");
 }
 
+#[test]
 fn what_expired_is_not_taken_up_and_goes_on() {
     let mut node = node();
     sign(&mut node, "a", 1, LATER);
@@ -243,6 +238,7 @@ fn what_expired_is_not_taken_up_and_goes_on() {
     assert_eq!(node.state.active().map(|version| version.source.clone()), Some(source("a")));
 }
 
+#[test]
 fn a_key_that_ended_admits_nothing_new_and_takes_nothing_away() {
     let mut node = node();
     let by_ended_key = |node: &mut Node, name: &str, sequence: u64| {
@@ -265,6 +261,7 @@ fn a_key_that_ended_admits_nothing_new_and_takes_nothing_away() {
     prove(&mut node, "c");
 }
 
+#[test]
 fn what_a_wrong_clock_refused_is_asked_again_once_it_is_set() {
     let mut node = node();
     prove(&mut node, "a");

@@ -12,16 +12,6 @@ use kubelet_supervisor::machine::{Effect, Input, StoreRequest, limits};
 use serde_json::json;
 use testkit::node::{Node, REFUSAL};
 
-testkit::scenarios!(
-    each_finding_is_told,
-    it_changes_nothing,
-    a_trial_goes_first,
-    an_answer_stands_until_something_else_is_asked,
-    an_answer_of_another_kubelet_is_asked_for_anew,
-    another_version_than_asked_for_is_not_judged,
-    another_kubelet_that_the_node_has_is_asked,
-);
-
 fn node() -> Node {
     let mut node = Node::new();
     node.step(Input::KubeletVersion("v1.20.2".to_owned()));
@@ -56,6 +46,7 @@ fn fetches(node: &Node) -> usize {
     count(node, |effect| matches!(effect, Effect::Fetch(..)))
 }
 
+#[test]
 fn each_finding_is_told() {
     let mut node = node();
     node.store.policy = PolicyState::InForce;
@@ -121,6 +112,7 @@ fn each_finding_is_told() {
 }
 
 /// The law: nobody who sees the node, its disk or its kubelet can tell that it was asked.
+#[test]
 fn it_changes_nothing() {
     let mut node = node();
     node.create("refused", json!({}), ConfigAnnotations::default());
@@ -163,6 +155,7 @@ fn a_candidate_goes_first() {
     assert_eq!((node.last_known_good(), result(&node)), ("b", Some(PreflightResult::Valid)));
 }
 
+#[test]
 fn a_trial_goes_first() {
     let mut node = node();
     node.assign("b");
@@ -211,6 +204,7 @@ fn requests_are_paced() {
     assert!((5..=7).contains(&fetches(&node)), "{}", fetches(&node));
 }
 
+#[test]
 fn an_answer_stands_until_something_else_is_asked() {
     let mut node = node();
     let first = finding(&mut node, "a");
@@ -228,6 +222,7 @@ fn an_answer_stands_until_something_else_is_asked() {
     assert_eq!((fetches(&node), result(&node)), (2, Some(PreflightResult::Valid)));
 }
 
+#[test]
 fn an_answer_of_another_kubelet_is_asked_for_anew() {
     let mut node = node();
     finding(&mut node, "a");
@@ -246,6 +241,7 @@ fn without_a_request_there_is_no_answer() {
     assert_eq!(node_status(&node.state).preflight, PreflightAnswer::None);
 }
 
+#[test]
 fn another_version_than_asked_for_is_not_judged() {
     let mut node = node();
     node.request(Some("n/a/kubelet@uid-a/2"));
@@ -270,6 +266,7 @@ fn finding_of(node: &mut Node, name: &str, version: &str) -> PreflightStatus {
 }
 
 /// What an upgrade would say decides nothing of this kubelet, and the other way round.
+#[test]
 fn another_kubelet_that_the_node_has_is_asked() {
     let mut node = node();
     node.create("b", json!({}), ConfigAnnotations::default());

@@ -5,13 +5,6 @@ use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::{Effect, Level};
 use testkit::node::{Node, REFUSAL};
 
-testkit::scenarios!(
-    a_change_and_its_proof_are_told_in_a_few_writes,
-    a_slow_stop_does_not_keep_the_status_back,
-    what_is_held_back_is_not_told_to_have_failed,
-    what_failed_is_not_logged_again_as_the_next_one_begins,
-);
-
 fn told(node: &Node, since: usize) -> Vec<(&str, &str, bool)> {
     let name = |source: &Option<kubelet_config::source::Source>| {
         // The names live as long as the node.
@@ -28,6 +21,7 @@ fn told(node: &Node, since: usize) -> Vec<(&str, &str, bool)> {
 }
 
 /// What each step of the switch leaves behind for a moment is not told.
+#[test]
 fn a_change_and_its_proof_are_told_in_a_few_writes() {
     let mut node = Node::new();
     let since = node.published.len();
@@ -38,6 +32,7 @@ fn a_change_and_its_proof_are_told_in_a_few_writes() {
 }
 
 /// A kubelet that does not end at SIGTERM: what is assigned is told all the same, in time.
+#[test]
 fn a_slow_stop_does_not_keep_the_status_back() {
     let mut node = Node::new();
     let since = node.published.len();
@@ -51,6 +46,7 @@ fn a_slow_stop_does_not_keep_the_status_back() {
 }
 
 /// A version failed, and the node is held: the next one was never tried.
+#[test]
 fn what_is_held_back_is_not_told_to_have_failed() {
     for (command, reason) in
         [(Command::Freeze, ConditionReason::Frozen), (Command::Pin { to: None }, ConditionReason::Pinned)]
@@ -74,6 +70,7 @@ fn what_is_held_back_is_not_told_to_have_failed() {
 }
 
 /// The journal has an error once in a life: not again on the way to the next version.
+#[test]
 fn what_failed_is_not_logged_again_as_the_next_one_begins() {
     let mut node = Node::new();
     node.refused.push("x".into());

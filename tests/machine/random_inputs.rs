@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kubelet_config::digest::Digest;
+use kubelet_supervisor::machine::Settings;
 use kubelet_supervisor::machine::evidence::Failure;
 use kubelet_supervisor::machine::model::{ConfigError, KubeletId};
 use kubelet_supervisor::machine::records::{
     Attempt, BadReason, BadVersion, Phase, Pin, RecordFile, Records, Stored, Version,
 };
-use kubelet_supervisor::machine::Settings;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -52,9 +52,6 @@ enum Op {
     Stall(bool),
     /// SIGTERM is not minded, or is.
     Deaf(bool),
-    Reload,
-    /// SIGHUP.
-    AskReload,
     /// Somebody writes in the store.
     TouchStore,
     Policy,
@@ -101,8 +98,6 @@ fn op() -> impl Strategy<Value = Op> {
         3 => prop::bool::weighted(0.4).prop_map(Op::Stall),
         1 => any::<bool>().prop_map(Op::Deaf),
         1 => Just(Op::PowerCut),
-        2 => Just(Op::Reload),
-        4 => Just(Op::AskReload),
         2 => Just(Op::TouchStore),
         2 => Just(Op::TouchLocalFiles),
     ];

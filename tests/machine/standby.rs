@@ -87,12 +87,3 @@ fn one_that_waits_for_the_api_server_is_ended() {
     assert_eq!(node.starts, ["", "a"]);
     assert_eq!(asked(&node).len(), 1, "it was accepted");
 }
-
-#[test]
-fn a_reload_comes_after_its_end() {
-    let mut node = parked();
-    assert!(node.state.hand_over().is_none(), "it would be left to nobody");
-    node.step(Input::Reload);
-    assert_eq!(discards(&node), 1);
-    assert!(node.state.hand_over().is_some());
-}

@@ -14,39 +14,11 @@ use kubelet_supervisor::machine::{Effect, Settings};
 use serde_json::json;
 use testkit::node::Node;
 
-testkit::scenarios!(
-    every_signal_that_was_good_is_on_the_baseline,
-    a_signal_that_was_bad_before_counts_for_nothing,
-    a_change_waits_until_the_api_server_answers,
-    a_configuration_that_cuts_the_node_off_is_rolled_back_without_the_api_server,
-    a_node_that_stays_not_ready_is_rolled_back,
-    a_kubelet_that_loses_the_api_server_by_itself_is_rolled_back,
-    the_api_server_goes_away_in_mid_trial_and_no_version_is_bad,
-    an_overloaded_api_server_is_nobodys_fault,
-    what_is_not_sent_shows_nothing,
-    the_runtime_goes_away_in_mid_trial_and_no_version_is_bad,
-    a_runtime_that_the_change_itself_leaves_suspends_nothing,
-    a_full_disk_and_a_shutdown_suspend_the_trial,
-    a_verdict_does_not_wait_for_ever_for_the_query,
-    last_known_good_that_fails_in_the_same_way_clears_the_version,
-    what_was_earned_is_not_lost_to_another_name,
-    a_refusal_restarts_nothing_into_what_runs,
-    a_healthy_last_known_good_ends_the_control_test,
-    a_cleared_version_that_fails_alone_is_bad,
-    each_retry_waits_twice_as_long,
-    pings_that_stop_fail_the_trial,
-    pods_that_admission_rejected_fail_the_trial,
-    a_change_whose_pods_cannot_be_listed_says_so,
-    pods_that_any_restart_costs_are_not_held_against_it,
-    a_machine_that_sleeps_is_not_judged_for_it,
-    the_wall_clock_may_jump,
-    a_machine_that_reboots_in_a_loop_comes_up_on_last_known_good,
-);
-
 fn minutes(count: u64) -> u64 {
     count * 60
 }
 
+#[test]
 fn every_signal_that_was_good_is_on_the_baseline() {
     let mut node = Node::new();
     node.assign("a");
@@ -57,6 +29,7 @@ fn every_signal_that_was_good_is_on_the_baseline() {
     assert_eq!(node.starts, ["", "a"]);
 }
 
+#[test]
 fn a_signal_that_was_bad_before_counts_for_nothing() {
     let mut node = Node::new();
     (node.contact, node.pings, node.is_ready) = (false, false, false);
@@ -70,6 +43,7 @@ fn a_signal_that_was_bad_before_counts_for_nothing() {
     assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
 }
 
+#[test]
 fn a_change_waits_until_the_api_server_answers() {
     let mut node = Node::new();
     node.queries_answered = false;
@@ -83,6 +57,7 @@ fn a_change_waits_until_the_api_server_answers() {
     assert_eq!(node.last_known_good(), "a");
 }
 
+#[test]
 fn a_configuration_that_cuts_the_node_off_is_rolled_back_without_the_api_server() {
     let mut node = Node::new();
     node.assign("a");
@@ -98,6 +73,7 @@ fn a_configuration_that_cuts_the_node_off_is_rolled_back_without_the_api_server(
     assert_eq!(node.starts, ["", "a", ""]);
 }
 
+#[test]
 fn a_node_that_stays_not_ready_is_rolled_back() {
     let mut node = Node::new();
     node.log_tail = vec!["E1121 10:00:00.000000 1 controller.go:187] no serializers registered".to_owned()];
@@ -110,6 +86,7 @@ fn a_node_that_stays_not_ready_is_rolled_back() {
     assert!(message.contains("(the kubelet's last error: no serializers registered)"), "{message}");
 }
 
+#[test]
 fn a_kubelet_that_loses_the_api_server_by_itself_is_rolled_back() {
     let mut node = Node::new();
     node.assign("a");
@@ -121,6 +98,7 @@ fn a_kubelet_that_loses_the_api_server_by_itself_is_rolled_back() {
     assert!(node.is_bad("a"));
 }
 
+#[test]
 fn the_api_server_goes_away_in_mid_trial_and_no_version_is_bad() {
     let mut node = Node::new();
     node.assign("a");
@@ -138,6 +116,7 @@ fn the_api_server_goes_away_in_mid_trial_and_no_version_is_bad() {
 }
 
 /// From the first second on, and beyond every patience.
+#[test]
 fn an_overloaded_api_server_is_nobodys_fault() {
     let mut node = Node::new();
     node.assign("a");
@@ -156,6 +135,7 @@ fn an_overloaded_api_server_is_nobodys_fault() {
 }
 
 /// The API server has asked to wait, for a minute after the change.
+#[test]
 fn what_is_not_sent_shows_nothing() {
     for cuts_off in [true, false] {
         let mut node = Node::new();
@@ -172,6 +152,7 @@ fn what_is_not_sent_shows_nothing() {
     }
 }
 
+#[test]
 fn the_runtime_goes_away_in_mid_trial_and_no_version_is_bad() {
     let mut node = Node::new();
     node.assign("a");
@@ -190,6 +171,7 @@ fn the_runtime_goes_away_in_mid_trial_and_no_version_is_bad() {
     assert_eq!(node.last_known_good(), "a");
 }
 
+#[test]
 fn a_runtime_that_the_change_itself_leaves_suspends_nothing() {
     // The socket asked is the one from before the change; it answers.
     let mut node = Node::new();
@@ -202,6 +184,7 @@ fn a_runtime_that_the_change_itself_leaves_suspends_nothing() {
     assert!(!sockets.is_empty());
 }
 
+#[test]
 fn a_full_disk_and_a_shutdown_suspend_the_trial() {
     for shutting_down in [false, true] {
         let mut node = Node::new();
@@ -221,6 +204,7 @@ fn a_full_disk_and_a_shutdown_suspend_the_trial() {
     }
 }
 
+#[test]
 fn a_verdict_does_not_wait_for_ever_for_the_query() {
     let mut node = Node::new();
     node.assign("a");
@@ -232,6 +216,7 @@ fn a_verdict_does_not_wait_for_ever_for_the_query() {
     assert_eq!(node.starts, ["", "a", ""]);
 }
 
+#[test]
 fn last_known_good_that_fails_in_the_same_way_clears_the_version() {
     let mut node = Node::new();
     node.ready_after = None; // whatever is started dies now
@@ -258,6 +243,7 @@ fn last_known_good_that_fails_in_the_same_way_clears_the_version() {
     assert_eq!(node.disk().phase, Phase::Settled);
 }
 
+#[test]
 fn what_was_earned_is_not_lost_to_another_name() {
     let mut node = Node::new();
     node.assign("a");
@@ -278,6 +264,7 @@ fn what_was_earned_is_not_lost_to_another_name() {
     assert_eq!(node.last_known_good(), "b");
 }
 
+#[test]
 fn a_refusal_restarts_nothing_into_what_runs() {
     let mut node = Node::new();
     node.assign("a");
@@ -291,6 +278,7 @@ fn a_refusal_restarts_nothing_into_what_runs() {
     assert_eq!(node.starts, ["", "a"]);
 }
 
+#[test]
 fn a_healthy_last_known_good_ends_the_control_test() {
     let mut node = Node::new();
     node.ready_after = None;
@@ -307,6 +295,7 @@ fn a_healthy_last_known_good_ends_the_control_test() {
     assert_eq!(node.active(), "");
 }
 
+#[test]
 fn a_cleared_version_that_fails_alone_is_bad() {
     let mut node = Node::new();
     node.ready_after = None;
@@ -327,6 +316,7 @@ fn a_cleared_version_that_fails_alone_is_bad() {
     assert_eq!((asked, &node.disk().phase), (0, &Phase::Settled));
 }
 
+#[test]
 fn each_retry_waits_twice_as_long() {
     let mut node = Node::new();
     let mut waits = Vec::new();
@@ -352,6 +342,7 @@ fn each_retry_waits_twice_as_long() {
     assert!(waits[1] > waits[0] + 20 && waits[2] > waits[1] + 40, "{waits:?}");
 }
 
+#[test]
 fn pings_that_stop_fail_the_trial() {
     let mut node = Node::new();
     node.assign("a");
@@ -362,6 +353,7 @@ fn pings_that_stop_fail_the_trial() {
     assert!(node.message("KubeletConfigRolledBack").contains("WATCHDOG=1"));
 }
 
+#[test]
 fn pods_that_admission_rejected_fail_the_trial() {
     for acknowledge in [None, Some("pods".to_owned())] {
         let mut node = Node::new();
@@ -392,6 +384,7 @@ fn pods_that_admission_rejected_fail_the_trial() {
 }
 
 /// A label of the Node has changed since they came: the next kubelet refuses them, whatever it is given.
+#[test]
 fn pods_that_any_restart_costs_are_not_held_against_it() {
     for foreseen in [true, false] {
         let mut node = Node::new();
@@ -414,6 +407,7 @@ fn pods_that_any_restart_costs_are_not_held_against_it() {
 }
 
 /// Nobody can say whom it would hurt then, and that is said.
+#[test]
 fn a_change_whose_pods_cannot_be_listed_says_so() {
     let unlisted = "the pods of this node could not be listed, so what the restart costs is not known";
     for lists_pods in [true, false] {
@@ -426,6 +420,7 @@ fn a_change_whose_pods_cannot_be_listed_says_so() {
     }
 }
 
+#[test]
 fn a_machine_that_sleeps_is_not_judged_for_it() {
     let mut node = Node::new();
     node.assign("a");
@@ -440,6 +435,7 @@ fn a_machine_that_sleeps_is_not_judged_for_it() {
     assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
 }
 
+#[test]
 fn the_wall_clock_may_jump() {
     let mut node = Node::new();
     node.assign("a");
@@ -453,6 +449,7 @@ fn the_wall_clock_may_jump() {
     assert_eq!(node.last_known_good(), "a");
 }
 
+#[test]
 fn a_machine_that_reboots_in_a_loop_comes_up_on_last_known_good() {
     for boots in [1, 3, 5] {
         let mut node = Node::with(Settings { boots, ..Settings::default() });

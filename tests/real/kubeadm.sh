@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A node as kubeadm sets one up, with the real kubelet, a containerd and a systemd that both keep pods in slices, and cgroup v2:
-# the package comes, is enabled, changes the kubelet's configuration, is upgraded and reloaded, and goes; the pods stay.
+# the package comes, is enabled, changes the kubelet's configuration, is upgraded and restarted, and goes; the pods stay.
 #
 # It takes the machine over: units, /etc/kubernetes, /var/lib/kubelet. So it runs in a machine of its own, vm.sh's, after
 #
@@ -239,10 +239,10 @@ upgraded() {
     dpkg -i "$second"
     is "$(dpkg-query -W -f '${Version}' kubelet-supervisor)" 99.0.0-1
     is "$(readlink "/proc/$(property MainPID)/exe")" "/usr/bin/kubelet-supervisor (deleted)"
-    systemctl reload kubelet
+    is "$(processes)" "$before"
+    systemctl restart kubelet
     await supervised
     pods_stay
-    is "$(processes)" "$before"
 }
 unassigned() {
     "$KUBECTL" label node "$NODE_NAME" kubelet-config.node-restriction.kubernetes.io/name-
@@ -259,7 +259,7 @@ removed() {
     await main_runs /usr/bin/kubelet
     pods_stay
 }
-ok "dpkg -i of the next version and reload: the same processes" upgraded
+ok "dpkg -i of the next version restarts nothing; after a restart that one runs" upgraded
 ok "without an assignment the node's own file is back" unassigned
 ok "dpkg -r restarts nothing; after a restart the plain kubelet runs" removed
 finish

@@ -36,7 +36,6 @@ mod plugin_snapshots;
 mod plugin_tutorial;
 mod pods;
 mod preflight;
-mod previous;
 mod privileges;
 mod process;
 mod readmission;
@@ -161,7 +160,6 @@ const CASES: &[Test] = &[
     Test("containers_keep_running", LABELS, pods::containers_keep_running),
     Test("exec_and_changes", LABELS, pods::exec_and_changes),
     // Its build has begun with the suite.
-    Test("reload_from_previous", LABELS, previous::reload_from_previous),
     Test("pool", LABELS, plugin_pools::pool),
     Test("drain", BOTH, plugin_drain::drain),
     Test(plugin_pools::DEPLOYED, LABELS, plugin_pools::deployed),
@@ -266,9 +264,6 @@ fn run(queues: Vec<(Carrier, Vec<&'static Test>)>) -> Vec<String> {
         .collect();
     let failed: Vec<String> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        if queues.iter().any(|(_, _, queue)| lock(queue).iter().any(|test| test.0 == "reload_from_previous")) {
-            scope.spawn(previous::binary);
-        }
         for (carrier, clusters, queue) in &queues {
             for number in 1..=*clusters {
                 let name = format!("{}{number}", carrier.name());

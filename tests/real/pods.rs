@@ -107,14 +107,7 @@ fn containers(case: &Case, names: &[String; 2]) -> Vec<Container> {
     })
 }
 
-fn reload(supervisor: &Supervisor, how: impl FnOnce(), count: u64) {
-    let before = (supervisor.pid(), supervisor.process());
-    how();
-    supervisor.await_status(&[("/supervisor/reloads", json!(count)), ("/kubelet/ready", json!(true))]);
-    assert_eq!((supervisor.pid(), supervisor.process()), before);
-}
-
-/// Through a switch, a rollback, reloads and the death of the supervisor, every container is the same process, and no
+/// Through a switch, a rollback and the death of the supervisor, every container is the same process, and no
 /// kubelet counts a restart.
 pub fn containers_keep_running(case: &Case) {
     let (mut supervisor, lkg) = case.proven();
@@ -143,11 +136,6 @@ pub fn containers_keep_running(case: &Case) {
     assert_eq!(containers(case, &names), before);
     case.assign(&lkg);
     case.await_config(&lkg.source(), &lkg.source(), &lkg.source(), "");
-    assert_eq!(containers(case, &names), before);
-
-    case.say("reloads");
-    reload(&supervisor, || supervisor.signal("HUP"), 1);
-    reload(&supervisor, || drop(supervisor.verb(&["reload"]).unwrap()), 2);
     assert_eq!(containers(case, &names), before);
 
     case.say("a supervisor that is killed");

@@ -67,18 +67,6 @@ impl<'a> Case<'a> {
 
     /// The same with further options.
     pub fn launch_with(&self, trial: &str, options: &[&str], dir: &Path, kubelet: Vec<String>) -> Supervisor<'a> {
-        self.launch_program(Path::new(BINARY), trial, options, dir, kubelet)
-    }
-
-    /// Another supervisor than this version's.
-    pub fn launch_program(
-        &self,
-        program: &Path,
-        trial: &str,
-        options: &[&str],
-        dir: &Path,
-        kubelet: Vec<String>,
-    ) -> Supervisor<'a> {
         // The kubelet's own flag says where the store is.
         let given = kubelet.iter().any(|arg| arg.starts_with("--dynamic-config-dir"));
         let own = if given { vec![] } else { vec!["--dynamic-config-dir".into(), dir.to_owned()] };
@@ -87,7 +75,7 @@ impl<'a> Case<'a> {
         let log = self.cluster.dir.join("logs").join(format!("{}.log", self.name));
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let file = File::options().create(true).append(true).open(&log).unwrap();
-        let child = Command::new(program)
+        let child = Command::new(BINARY)
             .arg("run")
             .args(own)
             .args(at_once)
@@ -100,8 +88,8 @@ impl<'a> Case<'a> {
             .stderr(file)
             .spawn()
             .unwrap();
-        let (program, dir) = (program.to_owned(), dir.to_owned());
-        Supervisor { child, cluster: self.cluster, program, dir, log, port, ended: None }
+        let dir = dir.to_owned();
+        Supervisor { child, cluster: self.cluster, dir, log, port, ended: None }
     }
 
     /// A supervisor with a configuration that is last known good.
@@ -118,7 +106,6 @@ impl<'a> Case<'a> {
 pub struct Supervisor<'a> {
     child: Child,
     cluster: &'a Cluster,
-    program: PathBuf,
     dir: PathBuf,
     log: PathBuf,
     port: u16,
@@ -132,7 +119,7 @@ impl Supervisor<'_> {
 
     /// A verb about this supervisor: what it says.
     pub fn verb(&self, args: &[&str]) -> Result<String, String> {
-        run(Command::new(&self.program).args(args).arg("--dynamic-config-dir").arg(&self.dir))
+        run(Command::new(BINARY).args(args).arg("--dynamic-config-dir").arg(&self.dir))
     }
 
     /// `status -o json`.

@@ -20,7 +20,7 @@ pub fn accepted(case: &Case, suffix: &str, lines: &str) -> ConfigMap {
 }
 
 /// Waits until the trial's clock runs: every signal it is judged by is good.
-pub fn await_clock(supervisor: &Supervisor) {
+fn await_clock(supervisor: &Supervisor) {
     until("the trial's clock", || {
         let status = supervisor.status()?;
         let running = status["trial"]["state"] == "running" && !status["trial"]["since"].is_null();

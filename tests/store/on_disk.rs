@@ -35,10 +35,7 @@ fn state_json() {
     for version in ["1", "3"] {
         let other = text("state/settled.json").replacen("\"version\": 2", &format!("\"version\": {version}"), 1);
         let RecordFile::Unreadable(why) = Records::decode(&other) else { panic!("version {version}") };
-        assert_eq!(
-            why,
-            format!("it has version {version}, this supervisor reads 2: install the one that wrote it")
-        );
+        assert_eq!(why, format!("it has version {version}, this supervisor reads 2: install the one that wrote it"));
     }
 }
 

@@ -22,7 +22,6 @@ mod policy;
 mod preflight;
 mod process;
 mod rejects;
-mod reload;
 mod reports;
 mod source_dir;
 mod sources;

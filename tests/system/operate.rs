@@ -168,7 +168,7 @@ const SOCKET: &str = "SYSTEM_OPERATE_SOCKET";
 fn a_socket_of_somebody_else_is_not_believed() {
     if let Ok(path) = std::env::var(SOCKET) {
         for stream in UnixListener::bind(path).unwrap().incoming() {
-            let body = r#"{"active": null, "supervisor": {"version": "1", "reloads": 0}}"#;
+            let body = r#"{"active": null, "supervisor": {"version": "1"}}"#;
             let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
             let _ = stream.unwrap().write_all(answer.as_bytes());
         }
@@ -189,7 +189,7 @@ fn a_socket_of_somebody_else_is_not_believed() {
     command.stdout(std::process::Stdio::null()).uid(65534).gid(65534);
     let mut listener = command.spawn().unwrap();
     eventually("a socket", || std::os::unix::net::UnixStream::connect(&socket).ok());
-    for args in [&["status"][..], &["freeze"], &["reload"], &["render", "--effective"]] {
+    for args in [&["status"][..], &["freeze"], &["render", "--effective"]] {
         let (code, stdout, stderr) = verb(open.path(), args);
         assert_eq!((code, stdout.as_str()), (1, ""), "{args:?}: {stderr}");
         for part in [&socket.display().to_string(), "uid 65534", "take the socket away", "--dynamic-config-dir"] {

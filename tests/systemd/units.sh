@@ -143,7 +143,6 @@ launched() { # NAME EXECSTART COMMAND...
     before=$(kubelet_pids)
     kill -9 "$before"
     ok "$name: and for the kubelet that comes after it" eval 'until_true 30 another_kubelet "$before" && works'
-    ok "$name: reload keeps both" eval 'before=$(kubelet_pids) && systemctl reload kubelet && until_true 30 ready && is "$(kubelet_pids)" "$before" && main_is_supervisor'
     ok "$name: disable" eval 'kubelet-supervisor disable >/tmp/disable && says "^ExecStart=${start//\"/} /usr/bin/kubelet " /tmp/disable'
     ok "$name: stop leaves no kubelet" eval 'timeout 60 systemctl stop kubelet && no_kubelet'
 }

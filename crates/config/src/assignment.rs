@@ -4,8 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use crate::source::{ConfigMapRef, is_safe_key};
 
 /// Prefix of the labels. Labels under `*.node-restriction.kubernetes.io/` are out of a node's own
@@ -96,7 +94,7 @@ pub fn is_subdomain(text: &str, limit: usize) -> bool {
 }
 
 /// What the own Node asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Assignment {
     /// The API server has not answered yet, or there is no Node object: keep what is.
     #[default]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -447,7 +446,7 @@ fn healthz(args: &KubeletArgs, effective: &Value) -> Option<HealthzTarget> {
 }
 
 /// Address of the kubelet's plain healthz listener.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthzTarget {
     /// IP address to connect to.
     pub host: String,

@@ -7,7 +7,6 @@
 //! Names and versions: config/v1beta1/types.go of k8s.io/kubelet, and `LoggingConfiguration` and `TracingConfiguration` of
 //! k8s.io/component-base, the branches release-1.16 to release-1.36 and v0.37.0-beta.0.
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::hazard::message::bounded;
@@ -110,7 +109,7 @@ const BELOW: &[(&str, &[&str])] = &[
 ];
 
 /// What a kubelet may do with a configuration that is not what its author meant.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldProblem {
     /// No kubelet that was looked at has this field.
     Unknown {

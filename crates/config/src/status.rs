@@ -1,6 +1,6 @@
 //! The status document: what a node says of its configuration, on the Node and to people.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::preflight::{ANSWER_ANNOTATION, PreflightStatus};
@@ -19,7 +19,7 @@ pub const INTERNAL_ERROR: &str = "internal failure, see Kubelet log for details"
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Errors of synchronisation; native prefixes them with "failed to sync: ".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncError {
     /// `configSource` without a subfield.
     AllNil,

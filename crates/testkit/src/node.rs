@@ -3,7 +3,6 @@
 mod answers;
 mod store;
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use kubelet_supervisor::machine::evidence::{Activity, Environment, NodePressure,
 use kubelet_supervisor::machine::model::{Exit, Moment, Rendered};
 use kubelet_supervisor::machine::records::{Phase, Records};
 use kubelet_supervisor::machine::status::node_status;
-use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, Ticket};
+use kubelet_supervisor::machine::{Effect, Input, Settings, State, Ticket};
 use serde_json::{Value, json};
 
 pub use store::Store;
@@ -131,7 +130,6 @@ pub struct Node {
     history: u64,
     pid: u32,
     settings: Settings,
-    mode: Mode,
 }
 
 /// What the kubelet says of a content that it refuses.
@@ -149,52 +147,6 @@ pub fn source(name: &str) -> Source {
 fn name_of(source: &Source) -> String {
     let Source { reference, resource_version, .. } = source;
     if resource_version == "1" { reference.name.clone() } else { format!("{}@{resource_version}", reference.name) }
-}
-
-/// What becomes of the supervisor while a scenario goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// It lives on.
-    #[default]
-    Plain,
-    /// Another one takes over every seven seconds.
-    Reloaded,
-}
-
-thread_local! {
-    static MODE: Cell<Mode> = const { Cell::new(Mode::Plain) };
-}
-
-/// Runs a scenario; the nodes that it makes are of this mode.
-pub fn in_mode(mode: Mode, scenario: fn()) {
-    struct Reset;
-    impl Drop for Reset {
-        fn drop(&mut self) {
-            MODE.set(Mode::Plain);
-        }
-    }
-    let _reset = Reset;
-    MODE.set(mode);
-    scenario();
-}
-
-/// Makes two tests of each scenario, one for each [Mode]. One that is not named is dead code, which the compiler reports.
-#[macro_export]
-macro_rules! scenarios {
-    ($($name:ident),+ $(,)?) => {
-        $crate::scenarios!(@ plain Plain $($name)+);
-        $crate::scenarios!(@ reloaded Reloaded $($name)+);
-    };
-    (@ $module:ident $mode:ident $($name:ident)+) => {
-        mod $module {
-            $(
-                #[test]
-                fn $name() {
-                    $crate::node::in_mode($crate::node::Mode::$mode, super::$name);
-                }
-            )+
-        }
-    };
 }
 
 impl Node {
@@ -258,7 +210,6 @@ impl Node {
             history: 0,
             pid: 0,
             settings,
-            mode: MODE.get(),
         };
         node.boot();
         node.pass(60);
@@ -273,19 +224,6 @@ impl Node {
         (self.quit, self.told) = (false, false);
         self.step(Input::Boot);
         self.hear();
-    }
-
-    /// Another supervisor goes on in this one's place, if it can just now.
-    pub fn reload(&mut self) -> bool {
-        let Some(handover) = self.state.hand_over() else { return false };
-        assert_eq!(Some(handover.pid()), self.state.pid());
-        self.state = State::new(self.settings.clone());
-        self.forget_questions();
-        self.told = false;
-        let handover = Handover::decode(handover.encode()).unwrap();
-        self.step(Input::Resume(Box::new(handover)));
-        self.hear();
-        true
     }
 
     /// Nobody is left to hear the answers.
@@ -513,9 +451,6 @@ impl Node {
             }
             self.step(Input::Tick);
             self.check_active();
-            if self.mode == Mode::Reloaded && self.now.as_secs().is_multiple_of(7) {
-                self.reload();
-            }
         }
     }
 

@@ -3,10 +3,8 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::machine::model::Exit;
@@ -80,38 +78,6 @@ pub(crate) fn exit_of(status: &io::Result<std::process::ExitStatus>) -> Exit {
         },
         // waitpid fails only if the child is not ours to wait for: it is gone for us.
         Err(_) => Exit::Code(-1),
-    }
-}
-
-/// How a child ended, if it has; a process that is not our child has, for all we can know.
-pub(crate) fn reap(pid: i32) -> Option<Exit> {
-    match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
-        Ok(WaitStatus::Exited(_, code)) => Some(Exit::Code(code)),
-        Ok(WaitStatus::Signaled(_, signal, _)) => Some(Exit::Signal(signal as i32)),
-        Ok(_) | Err(nix::errno::Errno::EINTR) => None,
-        Err(_) => Some(Exit::Code(-1)),
-    }
-}
-
-/// Our children, where the kernel tells (CONFIG_PROC_CHILDREN, which distributions set).
-pub(crate) fn children() -> Vec<i32> {
-    let path = format!("/proc/self/task/{}/children", std::process::id());
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-}
-
-/// Ends a child of ours and waits for it: SIGTERM first, SIGKILL after `grace`. Blocks; for a
-/// supervisor that can do nothing else with it.
-pub(crate) fn end_child(pid: i32, grace: Duration) {
-    let begun = Instant::now();
-    let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-    let mut killed = false;
-    while reap(pid).is_none() {
-        if !killed && begun.elapsed() >= grace {
-            killed = true;
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -160,11 +160,6 @@ impl<D: Disk> FsStore<D> {
         if renamed { self.sync(&self.meta_path("")) } else { Ok(()) }
     }
 
-    /// Instead of [`Self::load`]: these are the records on disk.
-    pub fn assume(&mut self, records: &Records) {
-        self.written = texts(records).map(Some);
-    }
-
     /// Writes the record anew if it is not as we wrote it: what was wrong, and what came of that. Native's are somebody
     /// else's to change.
     pub fn mend_record(&mut self) -> Option<(String, Result<(), StoreError>)> {

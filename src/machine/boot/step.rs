@@ -30,11 +30,6 @@ impl State {
         fx.push(Effect::Store(StoreRequest::ReadRecords(ticket)));
     }
 
-    /// For a supervisor that takes over from one that could not read the records.
-    pub(in crate::machine) fn read_again(&mut self) {
-        self.reading.at = self.writer.read_only().map(|_| self.now);
-    }
-
     /// The records are asked for once more where they could not be read; a kubelet is started all the same.
     pub(in crate::machine) fn tick_reading(&mut self, fx: &mut Vec<Effect>) {
         if self.reading.at.is_none_or(|at| self.now < at) {

@@ -6,8 +6,6 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
-
 use crate::machine::evidence::{Activity, Hold};
 use crate::machine::limits;
 use crate::machine::model::{Moment, later};
@@ -36,19 +34,18 @@ pub(super) struct Inquiry {
 }
 
 /// The wait of a version for a good moment. It outlives the change, which may be begun anew.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MomentTimes {
     /// None: the local configuration.
     source: Option<Source>,
     /// The courtesy is counted from then.
     since: Moment,
     /// It was told that it waits for this.
-    #[serde(default)]
     told_of: BTreeSet<Cause>,
 }
 
 /// Why a change waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     /// Something that ends by itself: no longer than the courtesy.
     Courtesy,

@@ -6,7 +6,7 @@ use crate::machine::io::{Effect, StoreRequest, Ticket, log};
 use crate::machine::model::{Moment, RenderError, Rendered, later};
 use crate::machine::question::Asked;
 use crate::machine::records::Phase;
-use crate::machine::{Level, ReloadStage, State, events, limits};
+use crate::machine::{Level, State, events, limits};
 use std::time::Duration;
 
 impl State {
@@ -111,9 +111,8 @@ impl State {
 
     /// False if it is gone or leaves, and while something is decided within moments that may restart it anyhow.
     fn may_restart_hung(&self) -> bool {
-        let reloads = matches!(self.reload.stage, ReloadStage::Proving | ReloadStage::Proven);
         let is_running = self.process.run().is_some() && !self.process.is_leaving();
-        is_running && !reloads && !self.is_change_imminent() && !self.is_reset_due()
+        is_running && !self.is_change_imminent() && !self.is_reset_due()
     }
 
     /// The node was observed. If it is well, the store is asked for what would be started.

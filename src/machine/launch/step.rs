@@ -2,7 +2,7 @@
 
 use super::{Learning, Next, Stage};
 use crate::machine::io::{Afterwards, Effect, StoreRequest, Ticket, log};
-use crate::machine::ladder::{Unusable, UnusableVersions, desired, is_same};
+use crate::machine::ladder::{Unusable, desired, is_same};
 use crate::machine::model::{ConfigError, LoadTarget, RenderError, Rendered, Verdict, later};
 use crate::machine::question::{Asked, no_answer};
 use crate::machine::records::Version;

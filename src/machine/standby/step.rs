@@ -1,16 +1,16 @@
 //! When a standby is asked for, and when it is ended.
 
 use super::Standby;
+use crate::machine::State;
 use crate::machine::io::{Afterwards, Effect};
 use crate::machine::model::{KubeletId, Rendered};
-use crate::machine::State;
 use kubelet_config::digest::Digest;
 
 impl State {
     /// Whether the kubelet that judges this change may stand by.
     pub(in crate::machine) fn afterwards(&mut self, rendered: &Rendered) -> Afterwards {
         // A wait would keep it for minutes.
-        if self.pending_start().is_some() || self.reload.is_under_way() {
+        if self.pending_start().is_some() {
             return Afterwards::Ends;
         }
         self.standby = Standby(Some((rendered.digest.clone(), self.process.kubelet_id().clone())));
@@ -24,7 +24,7 @@ impl State {
                 && self.desired().is_some_and(|version| version.has_content(digest));
             let soon = switches || self.is_change_soon(digest);
             // A node that is shut down starts nothing any more.
-            let starts = !self.is_leaving() && !self.is_going_down() && !self.reload.is_under_way();
+            let starts = !self.is_leaving() && !self.is_going_down();
             soon && starts && binary == self.process.kubelet_id()
         };
         if self.standby.0.as_ref().is_some_and(|standby| !is_wanted(standby)) {

@@ -1,7 +1,7 @@
 //! Tests of the status over a whole trial.
 
 use super::*;
-use crate::machine::model::{KubeletId, Moment};
+use crate::machine::model::Moment;
 use crate::machine::process::{Process, RunningConfig};
 use crate::machine::record_writer::RecordWriter;
 use crate::machine::records::{Attempt, ConfirmationWait, Records, Version};

@@ -41,7 +41,6 @@ impl State {
 mod tests {
     use super::*;
     use crate::machine::evidence::Suspension;
-    use crate::machine::model::KubeletId;
     use crate::machine::model::Moment;
     use crate::machine::process::{Process, RunningConfig};
     use crate::machine::record_writer::RecordWriter;

@@ -6,13 +6,6 @@ use testkit::node::Node;
 
 use super::{minutes, proven, rolled_back};
 
-testkit::scenarios!(
-    a_failure_is_held_against_the_binary_that_ran,
-    what_failed_with_a_binary_is_not_started_with_it_again,
-    what_failed_with_a_binary_is_not_last_known_good_with_it,
-    what_failed_with_a_binary_is_not_said_to_be_tried_again_with_it,
-);
-
 fn fails(node: &mut Node) {
     node.healthz = Some(false);
     node.pass(90);
@@ -21,6 +14,7 @@ fn fails(node: &mut Node) {
 }
 
 /// The package is upgraded while the version is on trial, and the label edit has the supervisor see that.
+#[test]
 fn a_failure_is_held_against_the_binary_that_ran() {
     let mut node = proven("a");
     node.assign("x");
@@ -61,6 +55,7 @@ fn has_left_x(node: &Node) {
     assert!(node.published.last().is_some_and(|status| status.error.is_some()), "nobody is told why");
 }
 
+#[test]
 fn what_failed_with_a_binary_is_not_started_with_it_again() {
     let mut node = with_another();
     restart_with(&mut node, "kubelet");
@@ -68,6 +63,7 @@ fn what_failed_with_a_binary_is_not_started_with_it_again() {
 }
 
 /// A failure with one binary outlives a proof with another.
+#[test]
 fn what_failed_with_a_binary_is_not_last_known_good_with_it() {
     let mut node = with_another();
     node.pass(minutes(15));
@@ -79,6 +75,7 @@ fn what_failed_with_a_binary_is_not_last_known_good_with_it() {
 }
 
 /// With another binary last known good failed as x did: that says nothing of the first one.
+#[test]
 fn what_failed_with_a_binary_is_not_said_to_be_tried_again_with_it() {
     let mut node = with_another();
     node.healthz = Some(false);

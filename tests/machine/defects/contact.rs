@@ -10,26 +10,6 @@ use testkit::node::Node;
 
 use super::{count, minutes, prove, proven, rolled_back};
 
-testkit::scenarios!(
-    a_cleared_version_is_not_promoted_without_contact,
-    a_version_assigned_while_the_kubelet_boots_is_not_promoted_without_contact,
-    a_version_assigned_while_the_kubelet_boots_is_promoted_in_contact,
-    the_first_version_of_a_node_is_not_promoted_without_contact,
-    where_nothing_was_proven_the_second_version_is_not_promoted_without_contact,
-    where_nothing_was_proven_a_retry_is_not_promoted_without_contact,
-    a_version_after_an_unproven_one_is_not_promoted_without_contact,
-    a_version_after_an_adopted_one_is_judged_by_contact,
-    nothing_is_switched_to_while_the_api_server_is_away,
-    an_exit_during_an_outage_is_not_blamed,
-    a_reboot_during_an_outage_is_not_blamed,
-    a_loss_of_contact_right_after_the_change_is_blamed_all_the_same,
-    where_there_is_no_api_server_nothing_waits_for_it,
-    the_last_renewal_of_the_kubelet_before_is_no_contact,
-    what_was_good_before_is_required_of_a_change_right_after_a_start,
-    a_heartbeat_that_reads_like_the_one_before_the_start_counts_with_the_lease,
-    a_heartbeat_that_reads_like_the_one_before_the_start_counts_for_nothing_alone,
-);
-
 /// Whether the supervisor reaches the API server where the kubelet does not.
 fn each_way(scenario: fn(bool)) {
     [false, true].into_iter().for_each(scenario);
@@ -37,6 +17,7 @@ fn each_way(scenario: fn(bool)) {
 
 /// x cuts contact and is rolled back; last known good takes longer to recover than a control test waits, so that x is cleared
 /// and tried again. It must still have what it lacked the first time: the Node Ready, the Lease renewed.
+#[test]
 fn a_cleared_version_is_not_promoted_without_contact() {
     each_way(|cuts_api| {
         let mut node = proven("a");
@@ -53,6 +34,7 @@ fn a_cleared_version_is_not_promoted_without_contact() {
 }
 
 /// Nobody can tell what is good right before such a change, but what was good when a was proven is known.
+#[test]
 fn a_version_assigned_while_the_kubelet_boots_is_not_promoted_without_contact() {
     each_way(|cuts_api| {
         let mut node = proven("a");
@@ -68,6 +50,7 @@ fn a_version_assigned_while_the_kubelet_boots_is_not_promoted_without_contact() 
     });
 }
 
+#[test]
 fn a_version_assigned_while_the_kubelet_boots_is_promoted_in_contact() {
     let mut node = proven("a");
     assigned_while_it_boots(&mut node);
@@ -77,6 +60,7 @@ fn a_version_assigned_while_the_kubelet_boots_is_promoted_in_contact() {
 }
 
 /// Nothing was ever proven here, so that nobody can tell what was good; but a node that nobody sees proves nothing.
+#[test]
 fn the_first_version_of_a_node_is_not_promoted_without_contact() {
     each_way(|cuts_api| {
         let mut node = Node::new();
@@ -108,6 +92,7 @@ fn cut_off_by_x() -> Node {
     panic!("{:?}", node.events());
 }
 
+#[test]
 fn where_nothing_was_proven_the_second_version_is_not_promoted_without_contact() {
     let mut node = cut_off_by_x();
     node.assign("y");
@@ -116,6 +101,7 @@ fn where_nothing_was_proven_the_second_version_is_not_promoted_without_contact()
     assert_eq!(node.last_known_good(), "", "{:?}", node.events());
 }
 
+#[test]
 fn where_nothing_was_proven_a_retry_is_not_promoted_without_contact() {
     let mut node = cut_off_by_x();
     node.operate(Command::Retry).unwrap();
@@ -132,6 +118,7 @@ fn assigned_while_it_boots(node: &mut Node) {
 }
 
 /// The second of two changes is judged by what was good before the first.
+#[test]
 fn a_version_after_an_unproven_one_is_not_promoted_without_contact() {
     each_way(|cuts_api| {
         let mut node = proven("a");
@@ -152,6 +139,7 @@ fn a_version_after_an_unproven_one_is_not_promoted_without_contact() {
 }
 
 /// Equal content is adopted with nothing known of what was good before; the next version is judged by what is good with it.
+#[test]
 fn a_version_after_an_adopted_one_is_judged_by_contact() {
     let mut node = Node::new();
     node.same_content.insert("a".into(), "local".into());
@@ -166,6 +154,7 @@ fn a_version_after_an_adopted_one_is_judged_by_contact() {
     assert_eq!(node.running(), Some(""));
 }
 
+#[test]
 fn nothing_is_switched_to_while_the_api_server_is_away() {
     let mut node = proven("a");
     // What was assigned is still heard, and then the server is gone.
@@ -227,15 +216,18 @@ fn an_outage_is_not_blamed(meanwhile: fn(&mut Node)) {
     assert_eq!(node.starts, ["", "a", "x", "x"]);
 }
 
+#[test]
 fn an_exit_during_an_outage_is_not_blamed() {
     an_outage_is_not_blamed(|node| node.exit(1));
 }
 
+#[test]
 fn a_reboot_during_an_outage_is_not_blamed() {
     an_outage_is_not_blamed(Node::reboot);
 }
 
 /// Contact that never was there since the change cannot excuse an exit.
+#[test]
 fn a_loss_of_contact_right_after_the_change_is_blamed_all_the_same() {
     let mut node = proven("a");
     node.cuts_contact.insert("x".into());
@@ -249,6 +241,7 @@ fn a_loss_of_contact_right_after_the_change_is_blamed_all_the_same() {
 }
 
 /// A source directory and a kubelet on its own: its own signs must do.
+#[test]
 fn where_there_is_no_api_server_nothing_waits_for_it() {
     let mut node = Node::with(Settings { api_server: false, ..Settings::default() });
     node.hold();
@@ -262,6 +255,7 @@ fn where_there_is_no_api_server_nothing_waits_for_it() {
 }
 
 /// It takes its time to end, and renews its Lease after the supervisor last asked for that.
+#[test]
 fn the_last_renewal_of_the_kubelet_before_is_no_contact() {
     let mut node = Node::with(Settings { trial_duration: Duration::from_secs(30), ..Settings::default() });
     node.is_ready = false; // so that the Lease alone tells of contact
@@ -278,6 +272,7 @@ fn the_last_renewal_of_the_kubelet_before_is_no_contact() {
 }
 
 /// Right after READY=1 the Node is not Ready yet; it was when a was proven.
+#[test]
 fn what_was_good_before_is_required_of_a_change_right_after_a_start() {
     let mut node = proven("a");
     node.exit(1);
@@ -300,6 +295,7 @@ fn assign_with_a_heartbeat(node: &mut Node, name: &str) {
     assert_eq!(node.starts.last().map(String::as_str), Some(name), "{:?}", node.starts);
 }
 
+#[test]
 fn a_heartbeat_that_reads_like_the_one_before_the_start_counts_with_the_lease() {
     let mut node = proven("a");
     assign_with_a_heartbeat(&mut node, "b");
@@ -309,6 +305,7 @@ fn a_heartbeat_that_reads_like_the_one_before_the_start_counts_with_the_lease() 
 }
 
 /// Whoever wrote it, a kubelet that renews nothing is not in contact.
+#[test]
 fn a_heartbeat_that_reads_like_the_one_before_the_start_counts_for_nothing_alone() {
     let mut node = proven("a");
     node.cuts_contact.insert("x".into());

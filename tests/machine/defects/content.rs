@@ -10,24 +10,12 @@ use testkit::node::Node;
 
 use super::{count, fails_at_its_start, minutes, prove, proven, rolled_back};
 
-testkit::scenarios!(
-    a_second_label_edit_asks_for_no_confirmation,
-    a_mistyped_annotation_does_not_roll_equal_content_back,
-    what_equals_local_is_not_rolled_back_into_it,
-    a_version_equal_to_last_known_good_is_nothing_to_leave,
-    proven_content_is_not_tried_anew_after_a_boot,
-    a_bad_name_does_not_keep_proven_content_from_running,
-    a_refused_change_does_not_try_an_unusable_fallback_again,
-    a_revert_to_the_old_content_ends_the_retries,
-    a_cut_between_record_and_meta_gives_no_tries_back,
-    equal_content_of_records_without_digests_is_not_rolled_back,
-);
-
 fn to_be_confirmed() -> ConfigAnnotations {
     ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() }
 }
 
 /// Two label edits within ten minutes with `confirm-within`: of nobody's interest, as the content is proven.
+#[test]
 fn a_second_label_edit_asks_for_no_confirmation() {
     let mut node = Node::new();
     for name in ["a", "a@2", "a@3"] {
@@ -55,6 +43,7 @@ fn a_second_label_edit_asks_for_no_confirmation() {
 }
 
 /// What was asked for before holds.
+#[test]
 fn a_mistyped_annotation_does_not_roll_equal_content_back() {
     let mut node = proven("good");
     node.define("a", json!({}), to_be_confirmed());
@@ -71,6 +60,7 @@ fn a_mistyped_annotation_does_not_roll_equal_content_back() {
 }
 
 /// Last known good is local, and so is the content of b: there is nothing to go back to.
+#[test]
 fn what_equals_local_is_not_rolled_back_into_it() {
     let mut node = Node::new();
     node.same_content.insert("b".into(), "local".into());
@@ -81,6 +71,7 @@ fn what_equals_local_is_not_rolled_back_into_it() {
     assert_eq!(node.starts, [""], "{:?}", node.events());
 }
 
+#[test]
 fn a_version_equal_to_last_known_good_is_nothing_to_leave() {
     let mut node = proven("a");
     node.same_content.insert("b".into(), "a".into());
@@ -93,6 +84,7 @@ fn a_version_equal_to_last_known_good_is_nothing_to_leave() {
 }
 
 /// A reboot is not a try of what is proven, under whatever name.
+#[test]
 fn proven_content_is_not_tried_anew_after_a_boot() {
     let mut node = proven("a");
     node.same_content.insert("b".into(), "a".into());
@@ -109,6 +101,7 @@ fn proven_content_is_not_tried_anew_after_a_boot() {
 }
 
 /// x failed. The content of x becomes last known good all the same, under another name and by a retry: the mark goes.
+#[test]
 fn a_bad_name_does_not_keep_proven_content_from_running() {
     let mut node = proven("a");
     fails_at_its_start(&mut node);
@@ -125,6 +118,7 @@ fn a_bad_name_does_not_keep_proven_content_from_running() {
 }
 
 /// Last known good is lost, local runs in its place. What is refused then has nowhere to go back to.
+#[test]
 fn a_refused_change_does_not_try_an_unusable_fallback_again() {
     let mut node = proven("a");
     node.store.lose(&testkit::node::source("a"));
@@ -161,6 +155,7 @@ fn a_changed_local_file_is_a_new_candidate() {
 }
 
 /// x is cleared and is to be tried again. Then the administrator takes it back.
+#[test]
 fn a_revert_to_the_old_content_ends_the_retries() {
     let mut node = proven("a");
     node.ready_after = None;
@@ -184,6 +179,7 @@ fn a_revert_to_the_old_content_ends_the_retries() {
 }
 
 /// The record is one file; native's are written after it, for a way back, and count only if somebody else changed them.
+#[test]
 fn a_cut_between_record_and_meta_gives_no_tries_back() {
     let mut node = Node::with(Settings { boots: 3, ..Settings::default() });
     prove(&mut node, "a");
@@ -200,6 +196,7 @@ fn a_cut_between_record_and_meta_gives_no_tries_back() {
 
 /// Native and 0.1.0 recorded names alone. A label edit was made minutes before the upgrade: assigned and last known good
 /// are two names of one content, which is found out before the kubelet's exits are held against the newer one.
+#[test]
 fn equal_content_of_records_without_digests_is_not_rolled_back() {
     let mut node = proven("a");
     node.same_content.insert("b".into(), "a".into());

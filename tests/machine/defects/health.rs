@@ -7,27 +7,8 @@ use testkit::node::Node;
 
 use super::{exits_at_its_start, minutes, prove, proven, rolled_back};
 
-testkit::scenarios!(
-    a_crash_at_nine_and_a_half_minutes_begins_the_trial_anew,
-    sleep_is_not_health_where_healthz_is_off,
-    a_change_that_takes_the_runtime_down_is_judged,
-    a_runtime_that_is_down_with_last_known_good_as_well_is_nobodys_fault,
-    a_runtime_that_no_kubelet_starts_without_is_nobodys_fault,
-    a_change_that_brings_exits_and_takes_the_runtime_down_is_judged,
-    a_node_is_not_judged_by_while_no_question_is_answered,
-    what_came_up_while_pinned_must_give_its_signs_after_an_unpin,
-    what_came_up_while_pinned_has_its_whole_time_after_an_unpin,
-    health_that_was_lost_before_a_suspension_stays_lost,
-    sleep_in_an_outage_is_nobodys_fault,
-    the_return_of_the_api_server_is_given_time,
-    a_control_test_is_of_last_known_good_alone,
-    lost_answers_do_not_keep_a_version_that_is_cut_off,
-    health_stays_lost_where_it_does_not_come_back_after_a_suspension,
-    health_that_was_lost_before_an_exit_stays_lost,
-    exits_in_an_outage_are_nobodys_fault,
-);
-
 /// A suspension after the crash must not bring back what was earned before it.
+#[test]
 fn a_crash_at_nine_and_a_half_minutes_begins_the_trial_anew() {
     for after_crash in [5, 90] {
         let mut node = Node::new();
@@ -45,6 +26,7 @@ fn a_crash_at_nine_and_a_half_minutes_begins_the_trial_anew() {
     }
 }
 
+#[test]
 fn sleep_is_not_health_where_healthz_is_off() {
     let mut node = Node::new();
     node.healthz = None;
@@ -63,6 +45,7 @@ fn sleep_is_not_health_where_healthz_is_off() {
 }
 
 /// The suspension for a runtime that is away must end where the change itself may have taken it down.
+#[test]
 fn a_change_that_takes_the_runtime_down_is_judged() {
     let mut node = proven("a");
     node.kills_runtime.insert("x".into());
@@ -73,6 +56,7 @@ fn a_change_that_takes_the_runtime_down_is_judged() {
     assert_eq!(node.starts, ["", "a", "x", "a"]);
 }
 
+#[test]
 fn a_change_that_brings_exits_and_takes_the_runtime_down_is_judged() {
     let mut node = proven("a");
     node.kills_runtime.insert("x".into());
@@ -88,6 +72,7 @@ fn a_change_that_brings_exits_and_takes_the_runtime_down_is_judged() {
 }
 
 /// The runtime went away by chance, just then.
+#[test]
 fn a_runtime_that_is_down_with_last_known_good_as_well_is_nobodys_fault() {
     let mut node = proven("a");
     node.assign("x");
@@ -104,6 +89,7 @@ fn a_runtime_that_is_down_with_last_known_good_as_well_is_nobodys_fault() {
 }
 
 /// A kubelet that runs bears it; one that is started, as 1.20, ends after some seconds.
+#[test]
 fn a_runtime_that_no_kubelet_starts_without_is_nobodys_fault() {
     let mut node = proven("a");
     node.assign("x");
@@ -127,6 +113,7 @@ fn a_runtime_that_no_kubelet_starts_without_is_nobodys_fault() {
 }
 
 /// What it looks like is what it looked like when the API server was last heard; that may be the server's trouble.
+#[test]
 fn a_node_is_not_judged_by_while_no_question_is_answered() {
     let mut node = proven("a");
     node.assign("x");
@@ -148,6 +135,7 @@ fn pin_on_trial(node: &mut Node) {
 }
 
 /// Nothing is judged while x is pinned; its trial goes on with a kubelet of which nothing was awaited when it came up.
+#[test]
 fn what_came_up_while_pinned_must_give_its_signs_after_an_unpin() {
     let mut node = Node::new();
     node.pings = true;
@@ -164,6 +152,7 @@ fn what_came_up_while_pinned_must_give_its_signs_after_an_unpin() {
 }
 
 /// Its time-out for the start is long over when it is looked at for the first time.
+#[test]
 fn what_came_up_while_pinned_has_its_whole_time_after_an_unpin() {
     let mut node = proven("a");
     pin_on_trial(&mut node);
@@ -179,6 +168,7 @@ fn what_came_up_while_pinned_has_its_whole_time_after_an_unpin() {
 }
 
 /// NotReady for 50 s, and then the API server is overloaded for a moment.
+#[test]
 fn health_that_was_lost_before_a_suspension_stays_lost() {
     let mut node = Node::new();
     node.assign("a");
@@ -197,6 +187,7 @@ fn health_that_was_lost_before_a_suspension_stays_lost() {
 }
 
 /// The API server went away so soon that the change may have done it; but nobody looked for two hours.
+#[test]
 fn sleep_in_an_outage_is_nobodys_fault() {
     let mut node = proven("a");
     node.assign("x");
@@ -214,6 +205,7 @@ fn sleep_in_an_outage_is_nobodys_fault() {
 
 /// An outage that is shorter than the isolation time-out. The supervisor hears of the server first, the server of the kubelet
 /// some seconds later.
+#[test]
 fn the_return_of_the_api_server_is_given_time() {
     let mut node = proven("a");
     node.assign("x");
@@ -229,6 +221,7 @@ fn the_return_of_the_api_server_is_given_time() {
 }
 
 /// What is pinned meanwhile fails by itself.
+#[test]
 fn a_control_test_is_of_last_known_good_alone() {
     let mut node = proven("a");
     exits_at_its_start(&mut node);
@@ -242,6 +235,7 @@ fn a_control_test_is_of_last_known_good_alone() {
 }
 
 /// One answer of the API server in five is lost.
+#[test]
 fn lost_answers_do_not_keep_a_version_that_is_cut_off() {
     let mut node = proven("a");
     node.cuts_contact.insert("x".into());
@@ -256,6 +250,7 @@ fn lost_answers_do_not_keep_a_version_that_is_cut_off() {
 }
 
 /// NotReady for two minutes, of which the API server was overloaded for a moment.
+#[test]
 fn health_stays_lost_where_it_does_not_come_back_after_a_suspension() {
     let mut node = Node::new();
     node.assign("a");
@@ -272,6 +267,7 @@ fn health_stays_lost_where_it_does_not_come_back_after_a_suspension() {
 }
 
 /// NotReady for 40 s; then the runtime goes away, and the kubelet with it.
+#[test]
 fn health_that_was_lost_before_an_exit_stays_lost() {
     let mut node = Node::new();
     node.assign("a");
@@ -288,6 +284,7 @@ fn health_that_was_lost_before_an_exit_stays_lost() {
 }
 
 /// Each comes while judgement is suspended.
+#[test]
 fn exits_in_an_outage_are_nobodys_fault() {
     let mut node = proven("a");
     node.assign("x");

@@ -12,16 +12,6 @@ use testkit::node::Node;
 
 use super::{minutes, prove, proven, rolled_back};
 
-testkit::scenarios!(
-    a_refusal_after_an_adoption_names_what_runs,
-    a_label_edit_keeps_an_extended_deadline,
-    a_label_edit_keeps_an_extension_given_in_mid_trial,
-    an_adoption_during_a_control_test_does_not_disturb_it,
-    assigned_is_the_latest_version_while_frozen,
-    assigned_is_the_latest_version_while_pinned,
-    assigned_is_the_latest_version_while_it_waits_for_contact,
-);
-
 /// UID-less: the name and version of what is assigned.
 fn assigned(node: &Node) -> String {
     let source = node_status(&node.state).assigned.expect("something is assigned");
@@ -29,6 +19,7 @@ fn assigned(node: &Node) -> String {
 }
 
 /// x is on trial, y has its content and takes the name over; z is refused. The node goes back to a, and says so.
+#[test]
 fn a_refusal_after_an_adoption_names_what_runs() {
     let mut node = proven("a");
     node.same_content.insert("y".into(), "x".into());
@@ -57,6 +48,7 @@ fn to_be_confirmed() -> Node {
 }
 
 /// An operator has two hours from the end of the trial, under whatever name.
+#[test]
 fn a_label_edit_keeps_an_extension_given_in_mid_trial() {
     let mut node = to_be_confirmed();
     node.pass(minutes(5));
@@ -71,6 +63,7 @@ fn a_label_edit_keeps_an_extension_given_in_mid_trial() {
     assert!(rolled_back(&node), "{:?}", node.events());
 }
 
+#[test]
 fn a_label_edit_keeps_an_extended_deadline() {
     let mut node = to_be_confirmed();
     node.pass(minutes(12));
@@ -85,6 +78,7 @@ fn a_label_edit_keeps_an_extended_deadline() {
 }
 
 /// Last known good runs to tell whether x is to blame, and gets another name.
+#[test]
 fn an_adoption_during_a_control_test_does_not_disturb_it() {
     for fails_alike in [false, true] {
         let mut node = proven("a");
@@ -120,6 +114,7 @@ fn assigned_is_the_latest_version_while_it_is_scheduled() {
     assert_eq!((assigned(&node).as_str(), node.running()), ("a/2", Some("a@2")));
 }
 
+#[test]
 fn assigned_is_the_latest_version_while_frozen() {
     let mut node = proven("a");
     node.operate(Command::Freeze).unwrap();
@@ -128,6 +123,7 @@ fn assigned_is_the_latest_version_while_frozen() {
     assert_eq!((assigned(&node).as_str(), node.running()), ("b/1", Some("a")));
 }
 
+#[test]
 fn assigned_is_the_latest_version_while_pinned() {
     let mut node = proven("a");
     node.operate(Command::Pin { to: Some(Target::Lkg) }).unwrap();
@@ -136,6 +132,7 @@ fn assigned_is_the_latest_version_while_pinned() {
     assert_eq!((assigned(&node).as_str(), node.running()), ("b/1", Some("a")));
 }
 
+#[test]
 fn assigned_is_the_latest_version_while_it_waits_for_contact() {
     let mut node = proven("a");
     node.queries_answered = false;

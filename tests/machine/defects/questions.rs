@@ -1,21 +1,10 @@
 //! Every question has a deadline, and an answer counts for what was asked.
 
 use kubelet_config::assignment::Assignment;
-use kubelet_supervisor::machine::{Effect, Input, ReloadStage};
+use kubelet_supervisor::machine::{Effect, Input};
 use testkit::node::{Node, reference};
 
 use super::{count, minutes, proven, rolled_back};
-
-testkit::scenarios!(
-    a_preflight_that_never_answers_at_launch_is_given_up,
-    a_preflight_that_never_answers_does_not_hold_a_change_for_ever,
-    a_stop_does_not_wait_for_a_preflight,
-    a_refusal_by_a_new_kubelet_at_launch_is_heeded,
-    a_kubelet_that_is_replaced_below_the_running_one_is_asked_before_it_starts,
-    an_observation_begun_before_an_exit_does_not_decide_about_it,
-    a_probe_begun_before_an_exit_says_nothing_of_the_next_kubelet,
-    a_checkpoint_that_is_saved_late_says_nothing_of_what_is_assigned_by_then,
-);
 
 /// Another binary is there: what it never judged is judged before it starts.
 fn with_another_binary() -> Node {
@@ -25,6 +14,7 @@ fn with_another_binary() -> Node {
 }
 
 /// The judge hangs on a dead disk, or its task died.
+#[test]
 fn a_preflight_that_never_answers_at_launch_is_given_up() {
     for api in [true, false] {
         let mut node = with_another_binary();
@@ -40,6 +30,7 @@ fn a_preflight_that_never_answers_at_launch_is_given_up() {
     }
 }
 
+#[test]
 fn a_preflight_that_never_answers_does_not_hold_a_change_for_ever() {
     let mut node = proven("a");
     node.preflight_answers = false;
@@ -67,6 +58,7 @@ fn a_change_without_a_verdict_is_judged_once() {
     assert_eq!(asked, 1, "{:?}", node.preflights);
 }
 
+#[test]
 fn a_stop_does_not_wait_for_a_preflight() {
     let mut node = with_another_binary();
     node.preflight_answers = false;
@@ -76,6 +68,7 @@ fn a_stop_does_not_wait_for_a_preflight() {
     assert!(node.has_quit());
 }
 
+#[test]
 fn a_refusal_by_a_new_kubelet_at_launch_is_heeded() {
     let mut node = with_another_binary();
     node.refused.push("a".into());
@@ -87,6 +80,7 @@ fn a_refusal_by_a_new_kubelet_at_launch_is_heeded() {
 }
 
 /// The package is upgraded while the old kubelet runs on; then that is killed.
+#[test]
 fn a_kubelet_that_is_replaced_below_the_running_one_is_asked_before_it_starts() {
     let mut node = with_another_binary();
     node.refused.push("a".into());
@@ -122,6 +116,7 @@ fn a_verdict_at_launch_is_not_asked_for_again() {
 }
 
 /// The runtime dies, and the kubelet with it. An observation of a minute ago, when the runtime was well, is on its way.
+#[test]
 fn an_observation_begun_before_an_exit_does_not_decide_about_it() {
     let mut node = proven("a");
     node.assign("x");
@@ -148,6 +143,7 @@ fn an_observation_begun_before_an_exit_does_not_decide_about_it() {
 }
 
 /// A probe that the last kubelet failed comes after the next one has started, again and again.
+#[test]
 fn a_probe_begun_before_an_exit_says_nothing_of_the_next_kubelet() {
     let mut node = proven("a");
     node.assign("x");
@@ -172,22 +168,8 @@ fn a_probe_begun_before_an_exit_says_nothing_of_the_next_kubelet() {
     assert_eq!(node.last_known_good(), "x");
 }
 
-/// The binary that is installed hangs, or whoever asks it died: the reload is off, and can be asked for again.
-#[test]
-fn a_successor_that_never_answers_ends_no_reload_for_ever() {
-    let mut node = proven("a");
-    node.step(Input::Reload);
-    assert_eq!(node.state.reload().stage, ReloadStage::Proving);
-    node.pass(60);
-    let reload = node.state.reload();
-    assert_eq!(reload.stage, ReloadStage::None);
-    assert!(reload.error.as_ref().is_some_and(|why| why.contains("no answer")), "{reload:?}");
-    let since = node.effects.len();
-    node.step(Input::Reload);
-    assert_eq!(count(&node, since, |it| matches!(it, Effect::ProveReload(..))), 1);
-}
-
 /// The disk takes its time over b, the kubelet ends, and c is assigned meanwhile, without its ConfigMap yet.
+#[test]
 fn a_checkpoint_that_is_saved_late_says_nothing_of_what_is_assigned_by_then() {
     let mut node = proven("a");
     node.store.stall();

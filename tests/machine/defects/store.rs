@@ -9,31 +9,8 @@ use testkit::node::{Node, source};
 
 use super::{count, minutes, next_one_is_proven, prove, proven};
 
-testkit::scenarios!(
-    what_is_told_of_a_failure_is_on_the_disk,
-    proven_bytes_run_although_the_local_file_is_torn,
-    proven_bytes_run_although_nothing_can_be_rendered,
-    proven_bytes_run_although_the_disk_is_full,
-    earlier_proven_bytes_run_before_local,
-    damaged_bytes_are_made_anew_from_the_checkpoint,
-    a_passing_error_does_not_keep_last_known_good_away,
-    one_error_in_a_change_is_overcome,
-    one_error_at_boot_ends_on_last_known_good,
-    a_local_configuration_that_cannot_be_read_is_started_all_the_same,
-    an_unreadable_record_is_not_overwritten,
-    a_stalled_disk_hides_no_exit,
-    a_stalled_disk_hides_no_exit_while_something_is_to_be_written,
-    a_stalled_disk_delays_no_stop,
-    a_stalled_disk_at_boot_keeps_no_kubelet_down,
-    a_stalled_disk_at_a_change_keeps_what_runs,
-    a_rollback_is_applied_without_its_record,
-    a_change_is_not_applied_without_its_record,
-    a_decision_whose_write_was_given_up_does_not_count,
-    what_was_saved_late_is_not_what_is_assigned_by_then,
-    what_could_be_read_too_late_is_used_at_once,
-);
-
 /// Overlay, proven; then the local file is torn and the machine reboots.
+#[test]
 fn proven_bytes_run_although_the_local_file_is_torn() {
     for api in [false, true] {
         let mut node = Node::new();
@@ -51,6 +28,7 @@ fn proven_bytes_run_although_the_local_file_is_torn() {
     }
 }
 
+#[test]
 fn proven_bytes_run_although_nothing_can_be_rendered() {
     for api in [false, true] {
         let mut node = proven("a");
@@ -63,6 +41,7 @@ fn proven_bytes_run_although_nothing_can_be_rendered() {
     }
 }
 
+#[test]
 fn proven_bytes_run_although_the_disk_is_full() {
     for api in [false, true] {
         let mut node = proven("a");
@@ -77,6 +56,7 @@ fn proven_bytes_run_although_the_disk_is_full() {
 }
 
 /// The bytes of last known good are lost, those of what was proven before it are not.
+#[test]
 fn earlier_proven_bytes_run_before_local() {
     let mut node = proven("a");
     prove(&mut node, "b");
@@ -91,6 +71,7 @@ fn earlier_proven_bytes_run_before_local() {
     assert_eq!((node.running(), node.last_known_good()), (Some("b"), "b"), "{:?}", node.events());
 }
 
+#[test]
 fn damaged_bytes_are_made_anew_from_the_checkpoint() {
     let mut node = proven("a");
     node.store.damaged.insert("a".into());
@@ -101,6 +82,7 @@ fn damaged_bytes_are_made_anew_from_the_checkpoint() {
 }
 
 /// A rung that cannot be loaded gets a time before which it is not tried again, and no rung is for ever.
+#[test]
 fn a_passing_error_does_not_keep_last_known_good_away() {
     let mut node = proven("a");
     node.store.unreadable.insert("a".into());
@@ -116,6 +98,7 @@ fn a_passing_error_does_not_keep_last_known_good_away() {
 }
 
 /// Whichever of a change's requests to the disk it is that fails, or is never answered.
+#[test]
 fn one_error_in_a_change_is_overcome() {
     for number in 0..32 {
         let mut node = proven("a");
@@ -130,6 +113,7 @@ fn one_error_in_a_change_is_overcome() {
 }
 
 /// Whichever of the requests at boot it is.
+#[test]
 fn one_error_at_boot_ends_on_last_known_good() {
     for number in 0..16 {
         let mut node = proven("a");
@@ -142,6 +126,7 @@ fn one_error_at_boot_ends_on_last_known_good() {
     }
 }
 
+#[test]
 fn a_local_configuration_that_cannot_be_read_is_started_all_the_same() {
     let mut node = Node::new();
     node.store.local_torn = true;
@@ -153,6 +138,7 @@ fn a_local_configuration_that_cannot_be_read_is_started_all_the_same() {
 }
 
 /// Pin, freeze and marks are in there, and the disk may give it back.
+#[test]
 fn an_unreadable_record_is_not_overwritten() {
     let mut node = proven("a");
     node.refused.push("x".into());
@@ -183,6 +169,7 @@ fn an_unreadable_record_is_not_overwritten() {
 /// Longer than a disk may reasonably take.
 const STALL: u64 = 120;
 
+#[test]
 fn a_stalled_disk_hides_no_exit() {
     let mut node = proven("a");
     node.store.stall();
@@ -197,6 +184,7 @@ fn a_stalled_disk_hides_no_exit() {
 }
 
 /// Also where the next kubelet is systemd's to start, once the records are written.
+#[test]
 fn a_stalled_disk_hides_no_exit_while_something_is_to_be_written() {
     for on_trial in [false, true] {
         let mut node = proven("a");
@@ -216,6 +204,7 @@ fn a_stalled_disk_hides_no_exit_while_something_is_to_be_written() {
 }
 
 /// At boot, before and in a change, in a trial, while an operator waits.
+#[test]
 fn a_stalled_disk_delays_no_stop() {
     let moments: [fn(&mut Node); 6] = [
         |node| node.store.stall(),
@@ -253,6 +242,7 @@ fn a_stalled_disk_delays_no_stop() {
     }
 }
 
+#[test]
 fn a_stalled_disk_at_boot_keeps_no_kubelet_down() {
     for change in [false, true] {
         let mut node = proven("a");
@@ -273,6 +263,7 @@ fn a_stalled_disk_at_boot_keeps_no_kubelet_down() {
     }
 }
 
+#[test]
 fn a_stalled_disk_at_a_change_keeps_what_runs() {
     let mut node = proven("a");
     node.store.stall();
@@ -337,6 +328,7 @@ fn what_was_found_damaged_is_not_started_while_the_disk_stalls() {
 }
 
 /// Nothing can be written, and a is to be read.
+#[test]
 fn a_rollback_is_applied_without_its_record() {
     let mut node = proven("a");
     node.assign("x");
@@ -354,6 +346,7 @@ fn a_rollback_is_applied_without_its_record() {
 }
 
 /// What cannot be written is not started, and is once it can be.
+#[test]
 fn a_change_is_not_applied_without_its_record() {
     let mut node = proven("a");
     node.store.full = true;
@@ -366,6 +359,7 @@ fn a_change_is_not_applied_without_its_record() {
 }
 
 /// An operator is told that the rollback failed; that it reached the disk in the end changes nothing.
+#[test]
 fn a_decision_whose_write_was_given_up_does_not_count() {
     let mut node = proven("a");
     node.assign("x");
@@ -411,6 +405,7 @@ fn a_stalled_disk_keeps_no_ping_back() {
 }
 
 /// The store serves one request after the other, and an event is told when the history has it.
+#[test]
 fn what_is_told_of_a_failure_is_on_the_disk() {
     let mut node = proven("a");
     node.ready_after = None;
@@ -426,6 +421,7 @@ fn what_is_told_of_a_failure_is_on_the_disk() {
 }
 
 /// The disk stalls over a's checkpoint, and b is assigned meanwhile: the answer says nothing of b.
+#[test]
 fn what_was_saved_late_is_not_what_is_assigned_by_then() {
     let mut node = Node::new();
     node.pass(60);
@@ -441,6 +437,7 @@ fn what_was_saved_late_is_not_what_is_assigned_by_then() {
 }
 
 /// At a boot the store gives no answer, and so it does when local, which was started instead, is to be started again.
+#[test]
 fn what_could_be_read_too_late_is_used_at_once() {
     let mut node = proven("a");
     node.store.stall();

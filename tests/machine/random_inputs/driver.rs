@@ -12,7 +12,7 @@ use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
 use kubelet_supervisor::machine::model::{Exit, KubeletId, LoadTarget, Moment, RenderError, Rendered, Verification};
 use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
-use kubelet_supervisor::machine::{Effect, Handover, Input, Settings, State, Ticket};
+use kubelet_supervisor::machine::{Effect, Input, Settings, State, Ticket};
 use kubelet_supervisor::ports::StoreRequest;
 use serde_json::json;
 
@@ -103,7 +103,6 @@ pub struct Driver {
     known_good: Option<Digest>,
     earned: BTreeSet<Digest>,
     told_local: bool,
-    replaced: bool,
     ending: bool,
     quit: bool,
 }
@@ -145,7 +144,6 @@ impl Driver {
             known_good: None,
             earned: BTreeSet::new(),
             told_local: false,
-            replaced: false,
             ending: false,
             quit: false,
         };
@@ -204,9 +202,6 @@ impl Driver {
             if let Some(deadline) = self.state.deadline() {
                 assert!(deadline > self.state.now().boot, "a deadline that has passed: {:?}", self.state);
             }
-        }
-        if std::mem::take(&mut self.replaced) {
-            self.reload();
         }
     }
 
@@ -275,15 +270,6 @@ impl Driver {
                 return Some(Input::Exited(Exit::Code(2)));
             }
             Effect::Kill if self.process.is_some() && !self.hostile => return Some(Input::Exited(Exit::Signal(9))),
-            Effect::ProveReload(ticket, document) => {
-                assert!(Handover::decode(document.encode()).is_ok());
-                let answer = if self.fails() { Err("older".to_owned()) } else { Ok("9".to_owned()) };
-                return Some(Input::ReloadProven(ticket, answer));
-            }
-            Effect::Reexec if self.commands.is_multiple_of(2) => {
-                return Some(Input::ReloadFailed("no such file".to_owned()));
-            }
-            Effect::Reexec => self.replaced = true,
             Effect::Quit => self.quit = true,
             _ => {}
         }
@@ -338,10 +324,7 @@ impl Driver {
                 self.configs.retain(|digest| digests.contains(digest));
                 return None;
             }
-            StoreRequest::Assume(_)
-            | StoreRequest::Unreported
-            | StoreRequest::Reported(_)
-            | StoreRequest::ProbeDisk => return None,
+            StoreRequest::Unreported | StoreRequest::Reported(_) | StoreRequest::ProbeDisk => return None,
         })
     }
 
@@ -446,8 +429,6 @@ impl Driver {
             Op::Fail(times) => self.failures = times,
             Op::Stall(stalled) => self.stall(stalled),
             Op::Deaf(deaf) => self.deaf = deaf,
-            Op::Reload => self.reload(),
-            Op::AskReload => self.input(Input::Reload),
             Op::TouchStore => self.input(Input::StoreTouched),
             Op::Policy => self.input(Input::PolicyChanged),
             Op::SetClock => self.input(Input::ClockSet),
@@ -488,14 +469,6 @@ impl Driver {
                 self.input(answer);
             }
         }
-    }
-
-    fn reload(&mut self) {
-        let Some(document) = self.state.hand_over() else { return };
-        let document = Handover::decode(document.encode()).unwrap();
-        self.state = State::new(self.settings.clone());
-        self.forget_questions();
-        self.input(Input::Resume(Box::new(document)));
     }
 
     fn pass(&mut self, by: i32) {

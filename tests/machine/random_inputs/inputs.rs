@@ -1,7 +1,6 @@
 //! Every input there is, by number.
 
 use std::collections::BTreeSet;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
@@ -10,60 +9,56 @@ use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStat
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::evidence::{Activity, Environment, LeaseObservation, NodePressure, NodeReadiness};
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::machine::model::{Damage, Exit, KubeletId, Moment, RenderError, Verdict, Verification};
+use kubelet_supervisor::machine::model::{Damage, Exit, KubeletId, RenderError, Verdict, Verification};
 use kubelet_supervisor::machine::records::Stored;
-use kubelet_supervisor::machine::{Effect, FetchError, Handover, Input, Settings, State, StoreRequest, Ticket};
+use kubelet_supervisor::machine::{FetchError, Input, Ticket};
 
 use super::driver::{payload, reference, rendered, source};
 
 /// How many there are.
-pub const KINDS: usize = 42;
+pub const KINDS: usize = 38;
 
 /// Its number. Whoever adds an input adds it here, to [`KINDS`] and to [`make`].
 pub fn kind(input: &Input) -> usize {
     match input {
         Input::Boot => 0,
-        Input::Resume(_) => 1,
-        Input::RecordsRead(..) => 2,
-        Input::NodeName(_) => 3,
-        Input::Reload => 4,
-        Input::ReloadProven(..) => 5,
-        Input::ReloadFailed(_) => 6,
-        Input::Node(_) => 7,
-        Input::ConfigMap(_) => 8,
-        Input::ConfigMapFailed { .. } => 9,
-        Input::Saved(..) => 10,
-        Input::Loaded(..) => 11,
-        Input::PreflightDone(..) => 12,
-        Input::Recorded(..) => 13,
-        Input::StateFilesSwapped(..) => 14,
-        Input::Started(_) => 15,
-        Input::Ready => 16,
-        Input::Exited(_) => 17,
-        Input::Probed(..) => 18,
-        Input::Watchdog => 19,
-        Input::NodeObserved(_) => 20,
-        Input::NodeAnnotations { .. } => 21,
-        Input::LeaseObserved(..) => 22,
-        Input::PodsObserved(..) => 23,
-        Input::EnvironmentObserved(..) => 24,
-        Input::LogTail(_) => 25,
-        Input::KubeletVersion(_) => 26,
-        Input::Operator(..) => 27,
-        Input::Appended(..) => 28,
-        Input::Reported(_) => 29,
-        Input::Shutdown => 30,
-        Input::StoreTouched => 31,
-        Input::Verified(..) => 32,
-        Input::LocalFilesTouched => 33,
-        Input::Tick => 34,
-        Input::PolicyChanged => 35,
-        Input::AssignedByLabels(_) => 36,
-        Input::ClockSet => 37,
-        Input::ConfigMapFetched(..) => 38,
-        Input::PreflightRequested { .. } => 39,
-        Input::PreflightWithDone(..) => 40,
-        Input::ActivityObserved(..) => 41,
+        Input::RecordsRead(..) => 1,
+        Input::NodeName(_) => 2,
+        Input::Node(_) => 3,
+        Input::ConfigMap(_) => 4,
+        Input::ConfigMapFailed { .. } => 5,
+        Input::Saved(..) => 6,
+        Input::Loaded(..) => 7,
+        Input::PreflightDone(..) => 8,
+        Input::Recorded(..) => 9,
+        Input::StateFilesSwapped(..) => 10,
+        Input::Started(_) => 11,
+        Input::Ready => 12,
+        Input::Exited(_) => 13,
+        Input::Probed(..) => 14,
+        Input::Watchdog => 15,
+        Input::NodeObserved(_) => 16,
+        Input::NodeAnnotations { .. } => 17,
+        Input::LeaseObserved(..) => 18,
+        Input::PodsObserved(..) => 19,
+        Input::EnvironmentObserved(..) => 20,
+        Input::LogTail(_) => 21,
+        Input::KubeletVersion(_) => 22,
+        Input::Operator(..) => 23,
+        Input::Appended(..) => 24,
+        Input::Reported(_) => 25,
+        Input::Shutdown => 26,
+        Input::StoreTouched => 27,
+        Input::Verified(..) => 28,
+        Input::LocalFilesTouched => 29,
+        Input::Tick => 30,
+        Input::PolicyChanged => 31,
+        Input::AssignedByLabels(_) => 32,
+        Input::ClockSet => 33,
+        Input::ConfigMapFetched(..) => 34,
+        Input::PreflightRequested { .. } => 35,
+        Input::PreflightWithDone(..) => 36,
+        Input::ActivityObserved(..) => 37,
     }
 }
 
@@ -80,53 +75,49 @@ pub fn make(kind: usize, seed: u8) -> Input {
     let result = if odd { Err("late".to_owned()) } else { Ok(()) };
     match kind {
         0 => Input::Boot,
-        1 => Input::Resume(Box::new(handover())),
-        2 => Input::RecordsRead(ticket, Box::new(Stored::empty()), KubeletId("k1".to_owned())),
-        3 => Input::NodeName(format!("n{seed}")),
-        4 => Input::Reload,
-        5 => Input::ReloadProven(ticket, if odd { Err("older".to_owned()) } else { Ok("9.9.9".to_owned()) }),
-        6 => Input::ReloadFailed("exec format error".to_owned()),
-        7 => Input::Node(assignment(seed % 6)),
-        8 => Input::ConfigMap(payload(seed % 3, seed % 6)),
-        9 => Input::ConfigMapFailed { why: "gone".to_owned(), definite: odd },
-        10 => Input::Saved(ticket, result),
-        11 => {
+        1 => Input::RecordsRead(ticket, Box::new(Stored::empty()), KubeletId("k1".to_owned())),
+        2 => Input::NodeName(format!("n{seed}")),
+        3 => Input::Node(assignment(seed % 6)),
+        4 => Input::ConfigMap(payload(seed % 3, seed % 6)),
+        5 => Input::ConfigMapFailed { why: "gone".to_owned(), definite: odd },
+        6 => Input::Saved(ticket, result),
+        7 => {
             let loaded = if odd { Err(RenderError::Load("torn".to_owned())) } else { Ok(rendered(Some(&other))) };
             Input::Loaded(ticket, KubeletId(format!("k{}", seed % 2)), loaded)
         }
-        12 => Input::PreflightDone(ticket, verdict(seed)),
-        13 => Input::Recorded(ticket, result),
-        14 => Input::StateFilesSwapped(ticket, result),
-        15 => Input::Started(if odd { Err("fork".to_owned()) } else { Ok(9) }),
-        16 => Input::Ready,
-        17 => Input::Exited(if odd { Exit::Signal(9) } else { Exit::Code(i32::from(seed)) }),
-        18 => Input::Probed(ticket, odd),
-        19 => Input::Watchdog,
-        20 => Input::NodeObserved(readiness(odd, ticket)),
-        21 => annotations(seed % 4, seed % 3),
-        22 => Input::LeaseObserved(ticket, lease(seed, Duration::from_secs(ticket))),
-        23 => Input::PodsObserved(ticket, odd.then(PodInventory::default)),
-        24 => Input::EnvironmentObserved(ticket, environment(seed)),
-        25 => Input::LogTail(vec!["F0101 00:00:00.000000 1 x.go:1] it is over".to_owned()]),
-        26 => Input::KubeletVersion(format!("v1.{seed}")),
-        27 => Input::Operator(ticket, command(seed)),
-        28 => Input::Appended(Box::new(HistoryEntry { number: ticket, ..HistoryEntry::default() }), result),
-        29 => Input::Reported(ticket),
-        30 => Input::Shutdown,
-        31 => Input::StoreTouched,
-        32 => {
+        8 => Input::PreflightDone(ticket, verdict(seed)),
+        9 => Input::Recorded(ticket, result),
+        10 => Input::StateFilesSwapped(ticket, result),
+        11 => Input::Started(if odd { Err("fork".to_owned()) } else { Ok(9) }),
+        12 => Input::Ready,
+        13 => Input::Exited(if odd { Exit::Signal(9) } else { Exit::Code(i32::from(seed)) }),
+        14 => Input::Probed(ticket, odd),
+        15 => Input::Watchdog,
+        16 => Input::NodeObserved(readiness(odd, ticket)),
+        17 => annotations(seed % 4, seed % 3),
+        18 => Input::LeaseObserved(ticket, lease(seed, Duration::from_secs(ticket))),
+        19 => Input::PodsObserved(ticket, odd.then(PodInventory::default)),
+        20 => Input::EnvironmentObserved(ticket, environment(seed)),
+        21 => Input::LogTail(vec!["F0101 00:00:00.000000 1 x.go:1] it is over".to_owned()]),
+        22 => Input::KubeletVersion(format!("v1.{seed}")),
+        23 => Input::Operator(ticket, command(seed)),
+        24 => Input::Appended(Box::new(HistoryEntry { number: ticket, ..HistoryEntry::default() }), result),
+        25 => Input::Reported(ticket),
+        26 => Input::Shutdown,
+        27 => Input::StoreTouched,
+        28 => {
             let damage = Damage { what: "a file".to_owned(), source: Some(other), content: None, mended: result };
             let damage = if seed > 6 { vec![damage] } else { Vec::new() };
             Input::Verified(ticket, Verification { damage, is_partial: odd })
         }
-        33 => Input::LocalFilesTouched,
-        35 => Input::PolicyChanged,
-        36 => Input::AssignedByLabels(odd),
-        37 => Input::ClockSet,
-        38 => fetched(ticket, seed % 3, seed),
-        39 => preflight(seed),
-        40 => Input::PreflightWithDone(ticket, if odd { Err("absent".to_owned()) } else { Ok(verdict(seed)) }),
-        41 => Input::ActivityObserved(ticket, activity(seed)),
+        29 => Input::LocalFilesTouched,
+        31 => Input::PolicyChanged,
+        32 => Input::AssignedByLabels(odd),
+        33 => Input::ClockSet,
+        34 => fetched(ticket, seed % 3, seed),
+        35 => preflight(seed),
+        36 => Input::PreflightWithDone(ticket, if odd { Err("absent".to_owned()) } else { Ok(verdict(seed)) }),
+        37 => Input::ActivityObserved(ticket, activity(seed)),
         _ => Input::Tick,
     }
 }
@@ -234,46 +225,6 @@ pub fn command(which: u8) -> Command {
         8 => Command::Freeze,
         9 => Command::Thaw,
         10 => Command::Confirm { extend_seconds: None },
-        _ if which == 11 => Command::Confirm { extend_seconds: Some(60) },
-        _ => Command::Reload,
+        _ => Command::Confirm { extend_seconds: Some(60) },
     }
-}
-
-/// What a supervisor hands over that has started its kubelet a while ago.
-fn handover() -> Handover {
-    static MADE: OnceLock<Handover> = OnceLock::new();
-    let make = || {
-        let mut state = State::new(Settings::default());
-        let mut inputs = std::collections::VecDeque::from([Input::Boot]);
-        let now = Moment { boot: Duration::from_secs(1), wall_nanos: 0 };
-        while let Some(input) = inputs.pop_front() {
-            for effect in state.step(input, now) {
-                inputs.extend(match effect {
-                    Effect::Store(StoreRequest::ReadRecords(ticket)) => {
-                        Some(Input::RecordsRead(ticket, Box::new(Stored::empty()), KubeletId("k0".to_owned())))
-                    }
-                    Effect::Store(StoreRequest::Load(ticket, _)) => {
-                        Some(Input::Loaded(ticket, KubeletId("k0".to_owned()), Ok(rendered(None))))
-                    }
-                    Effect::Store(StoreRequest::Record(ticket, _)) => Some(Input::Recorded(ticket, Ok(()))),
-                    Effect::Store(StoreRequest::SwapStateFiles(ticket, _)) => {
-                        Some(Input::StateFilesSwapped(ticket, Ok(())))
-                    }
-                    Effect::Start(_) => Some(Input::Started(Ok(7))),
-                    Effect::ReadLogTail => Some(Input::LogTail(Vec::new())),
-                    Effect::Preflight(ticket, ..) => Some(Input::PreflightDone(ticket, Verdict::Valid(Vec::new()))),
-                    _ => None,
-                });
-            }
-        }
-        state.hand_over().expect("a kubelet runs, and nothing is under way")
-    };
-    MADE.get_or_init(make).clone()
-}
-
-/// So that a change of the type is noticed here.
-#[test]
-fn a_handover_is_read_back() {
-    let document = handover();
-    assert_eq!(Handover::decode(document.encode()), Ok(document));
 }

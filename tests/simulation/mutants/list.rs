@@ -78,13 +78,6 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "rendered.digest == *digest",
     },
     Mutant {
-        law: Law::Standby,
-        name: "a reload leaves a standby to nobody",
-        file: "machine/reload/step.rs",
-        original: "self.standby.is_none()",
-        mutated: "true",
-    },
-    Mutant {
         law: Law::StopEnds,
         name: "no SIGKILL",
         file: "machine/process/step.rs",
@@ -258,16 +251,6 @@ pub const MUTANTS: &[Mutant] = &[
         file: "machine/change/good_moment/step.rs",
         original: "now < until && self.is_held_by_activity(until, fx)",
         mutated: "self.is_held_by_activity(until, fx)",
-    },
-    Mutant {
-        law: Law::BadStaysBad,
-        name: "a reload forgets what failed",
-        file: "machine/reload/step.rs",
-        original: "self.advance(now);",
-        mutated: r"self.advance(now);
-        let mut records = self.records().clone();
-        records.bad.clear();
-        self.writer.apply_before_write(records);",
     },
     Mutant {
         law: Law::BadStaysBad,

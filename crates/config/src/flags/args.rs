@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::overlay::boolean;
@@ -33,7 +32,7 @@ pub(super) struct Flag {
 }
 
 /// What becomes of the unit's `--config-dir`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ConfigDir {
     /// It stays as it is.
     #[default]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::refused;
 use super::table;
@@ -18,8 +18,8 @@ pub const KEY_SUFFIX: &str = ".flags";
 const MAX_BYTES: usize = 32 << 10;
 
 /// The changes to a command line, in canonical form: comments and the order of what is taken out do not count.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "Vec<String>", try_from = "Vec<String>")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(into = "Vec<String>")]
 pub struct FlagOverrides {
     /// Names of flags of the unit's that are left out.
     removed: BTreeSet<String>,
@@ -172,15 +172,6 @@ impl From<FlagOverrides> for Vec<String> {
     }
 }
 
-/// What was proven is started whatever is refused today.
-impl TryFrom<Vec<String>> for FlagOverrides {
-    type Error = String;
-
-    fn try_from(lines: Vec<String>) -> Result<Self, Self::Error> {
-        Self::parse(&lines.join("\n"))
-    }
-}
-
 /// A flag's name as pflag normalises it (WordSepNormalizeFunc, component-base/cli/flag/flags.go, v1.20.2).
 fn name(flag: &str) -> Result<String, String> {
     let word = flag.split(|c: char| c == '=' || c.is_whitespace()).next().unwrap_or_default();
@@ -282,7 +273,7 @@ mod tests {
         #[test]
         fn reading_never_panics_and_is_stable(text in "[ -~\\n]{0,80}|((!|--|=|max-pods|v|\\n| |#){0,12})") {
             if let Ok(overrides) = FlagOverrides::parse(&text) {
-                prop_assert_eq!(&FlagOverrides::try_from(overrides.lines()), &Ok(overrides));
+                prop_assert_eq!(&FlagOverrides::parse(&overrides.lines().join("\n")), &Ok(overrides));
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A kubelet that would start.
@@ -19,7 +18,7 @@ pub struct Kubelet<'a> {
 }
 
 /// An amount of something that runs out, as eviction thresholds name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Supply {
     /// What is left.
     pub available: u64,

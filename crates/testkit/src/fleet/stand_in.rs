@@ -154,9 +154,6 @@ impl ports::Ports for StandIn {
     fn notifier(&mut self) -> &mut dyn ports::Notifier {
         self
     }
-    fn reexec(&mut self) -> &mut dyn ports::Reexec {
-        self
-    }
 }
 
 impl ports::Store for Disk {
@@ -186,7 +183,7 @@ impl ports::Store for Disk {
                 let unreported = self.history.iter().filter(|entry| entry.number > self.reported && !entry.local);
                 return unreported.map(|entry| Input::Appended(Box::new(entry.clone()), Ok(()))).collect();
             }
-            StoreRequest::Assume(_) | StoreRequest::ProbeDisk => return Vec::new(),
+            StoreRequest::ProbeDisk => return Vec::new(),
             StoreRequest::Reported(number) => {
                 self.reported = number;
                 return Vec::new();
@@ -338,11 +335,4 @@ impl ports::Notifier for StandIn {
     fn answer(&mut self, _ticket: u64, _result: &Result<String, String>) {}
     fn ping_watchdog(&mut self) {}
     fn log(&mut self, _level: Level, _line: &str) {}
-}
-
-impl ports::Reexec for StandIn {
-    fn prove(&mut self, _ticket: Ticket, _document: &str) {}
-    fn replace(&mut self, _document: &str) -> Result<(), ports::ReexecError> {
-        Err(ports::ReexecError::Busy)
-    }
 }

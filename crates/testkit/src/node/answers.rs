@@ -78,8 +78,6 @@ impl Node {
             | Effect::SelfTest
             | Effect::Answer(..)
             | Effect::Count(_)
-            | Effect::ProveReload(..)
-            | Effect::Reexec
             | Effect::DiscardStandby
             | Effect::PingWatchdog => None,
         }

@@ -200,10 +200,7 @@ impl Node {
                 self.store.configs.retain(|digest, _| digests.contains(digest));
                 None
             }
-            StoreRequest::Assume(_)
-            | StoreRequest::Unreported
-            | StoreRequest::Reported(_)
-            | StoreRequest::ProbeDisk => None,
+            StoreRequest::Unreported | StoreRequest::Reported(_) | StoreRequest::ProbeDisk => None,
         }
     }
 

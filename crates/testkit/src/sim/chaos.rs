@@ -173,7 +173,6 @@ impl Chaos {
             17 | 18 => self.spoil(),
             19 => self.interrupt(),
             21 if self.rng.one_in(2) => self.operate(),
-            22 => format!("reload: {}", self.node.reload()),
             20 => {
                 self.node.outside.borrow().disk.heal();
                 "the disk works".to_owned()

@@ -11,7 +11,7 @@ use kubelet_supervisor::daemon::exec::Executor;
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::records::{Attempt, BadVersion, Version};
 use kubelet_supervisor::machine::status::node_status;
-use kubelet_supervisor::machine::{Handover, Input, Settings, State, limits};
+use kubelet_supervisor::machine::{Input, Settings, State, limits};
 
 use super::Rng;
 use super::account::SLACK;
@@ -82,27 +82,6 @@ impl Node {
             outside.account.blind = outside.disk.read_faults() > faults;
         }
         self.check();
-    }
-
-    /// Another supervisor goes on in this one's place, if it can just now; what this one asked is
-    /// answered to nobody.
-    pub fn reload(&mut self) -> bool {
-        if self.ended || self.outside.borrow().disk.is_off() {
-            return false;
-        }
-        if self.executor.ports.store.next_at().is_some() {
-            return false; // asked for again with its next answer
-        }
-        let Some(handover) = self.executor.state.hand_over() else { return false };
-        let stands_by = self.outside.borrow().standby.standby.is_some();
-        self.must(Law::Standby, !stands_by, || "a reload beside a standby".to_owned());
-        let handover = Handover::decode(handover.encode()).unwrap_or_else(|why| panic!("{why}"));
-        self.outside.borrow_mut().forget_questions();
-        self.executor = Self::executor(&self.outside, self.settings.clone());
-        let moment = self.outside.borrow().moment();
-        self.executor.resume(handover, moment);
-        self.check();
-        true
     }
 
     /// The power went, by a fault or now, and comes back.

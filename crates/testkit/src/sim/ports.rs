@@ -85,17 +85,6 @@ impl ports::Ports for World {
     fn notifier(&mut self) -> &mut dyn ports::Notifier {
         &mut self.outside
     }
-    fn reexec(&mut self) -> &mut dyn ports::Reexec {
-        &mut self.outside
-    }
-}
-
-/// The harness plays a reload; nobody here asks for one.
-impl ports::Reexec for Handle {
-    fn prove(&mut self, _ticket: Ticket, _document: &str) {}
-    fn replace(&mut self, _document: &str) -> Result<(), ports::ReexecError> {
-        Err(ports::ReexecError::Busy)
-    }
 }
 
 impl ports::Local for Handle {

@@ -254,19 +254,6 @@ impl Outside {
         self.hear();
     }
 
-    /// The supervisor's connections and timers are new; the kubelet is not.
-    pub fn forget_questions(&mut self) {
-        self.queue.retain(|_, coming| {
-            use Coming::{Activity, Environment, Lease, Map, Node, Pods, Probe, Says, Verdict};
-            let asked = matches!(coming, Verdict(..) | Probe(..) | Lease(_) | Pods(_) | Environment(_) | Activity(_));
-            !asked && !matches!(coming, Node | Map | Says(_))
-        });
-        self.watched = None;
-        self.silence.forget_life();
-        self.account.asked.clear();
-        self.hear();
-    }
-
     /// The machine itself starts afresh, and so does its boot clock.
     pub fn restart_machine(&mut self) {
         self.booted = self.now.saturating_sub(ms(4000));

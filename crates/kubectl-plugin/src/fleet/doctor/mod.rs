@@ -115,7 +115,7 @@ impl ExaminedNode {
         }
         let own = self.version.as_deref().unwrap_or("too old to tell its version");
         let older = self.version.as_deref().is_none_or(|own| release(own) < release(newest));
-        let mend = vec!["on the node, once the new package is there: systemctl reload kubelet".to_owned()];
+        let mend = vec!["on the node, once the new package is there: systemctl restart kubelet".to_owned()];
         let problem = format!("its supervisor is {own}; the newest among these nodes is {newest}");
         older.then(|| Finding::of_node("old-supervisor", &self.row.name, problem, mend))
     }

@@ -33,7 +33,7 @@ impl Outside {
             return;
         }
         self.check_watchdog(state);
-        self.check_hung(state);
+        self.check_hung();
         self.check_answers();
         self.check_remembered();
         self.check_tried_again(state);

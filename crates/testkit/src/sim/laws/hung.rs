@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kubelet_config::duration;
 use kubelet_supervisor::machine::evidence::Signal;
-use kubelet_supervisor::machine::{State, limits};
+use kubelet_supervisor::machine::limits;
 
 use crate::sim::kubelet::{PING, Process};
 use crate::sim::laws::Law;
@@ -88,7 +88,7 @@ impl Outside {
     }
 
     /// A kubelet that hangs is restarted in time.
-    pub(super) fn check_hung(&mut self, state: &State) {
+    pub(super) fn check_hung(&mut self) {
         let now = self.now;
         let forgotten = |since: Duration| now.saturating_sub(since) >= limits::HUNG_BACKOFF_RESET;
         if self.process.as_ref().and_then(|it| it.well_since).is_some_and(forgotten) {
