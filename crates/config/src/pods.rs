@@ -28,14 +28,6 @@ pub struct PodSpecView {
     pub priority: Option<Value>,
     /// `tolerations`, raw JSON.
     pub tolerations: Option<Value>,
-    /// `securityContext`, raw JSON.
-    pub security_context: Option<Value>,
-    /// `os`, raw JSON.
-    pub os: Option<Value>,
-    /// `hostNetwork`, raw JSON.
-    pub host_network: Option<Value>,
-    /// `hostUsers`, raw JSON.
-    pub host_users: Option<Value>,
 }
 
 /// A container.
@@ -50,8 +42,6 @@ pub struct ContainerView {
     pub restart_policy: Option<Value>,
     /// `startupProbe`, raw JSON.
     pub startup_probe: Option<Value>,
-    /// `restartPolicyRules`, raw JSON.
-    pub restart_policy_rules: Option<Value>,
 }
 
 /// `Pod.status`.
@@ -73,24 +63,14 @@ pub struct PodStatusView {
 /// What admission counts of a pod; `identity` has what its metadata says.
 #[must_use]
 pub fn summarize(identity: PodSummary, spec: &PodSpecView, status: PodStatusView) -> PodSummary {
-    let sysctls = spec.security_context.as_ref().and_then(|context| context.get("sysctls")?.as_array());
-    let sysctls = sysctls.into_iter().flatten().filter_map(|sysctl| Some(sysctl.get("name")?.as_str()?.to_owned()));
     let statuses = Statuses::of(&status);
     let text = |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-    let is_class = |name: &str| status.qos_class.as_ref().is_some_and(|class| class == name);
-    let is_guaranteed = is_class("Guaranteed");
     PodSummary {
-        os: text(spec.os.as_ref().and_then(|os| os.get("name")).cloned()),
-        features: features(spec),
-        idle_devices: idle_devices(spec, &statuses),
-        exclusive_cpus: if is_guaranteed { exclusive_cpus(spec) } else { Vec::new() },
-        is_guaranteed,
-        is_best_effort: is_class("BestEffort"),
+        is_best_effort: status.qos_class.as_ref().is_some_and(|class| class == "BestEffort"),
         is_starting: containers(spec).any(|container| statuses.is_starting(container)),
         phase: text(status.phase),
         reason: text(status.reason),
         requests: all_requests(spec, &statuses),
-        sysctls: sysctls.collect(),
         is_critical: identity.is_static
             || spec.priority.as_ref().and_then(Value::as_i64).is_some_and(|priority| priority >= SYSTEM_CRITICAL),
         node_selector: spec.node_selector.clone().unwrap_or_default(),
@@ -114,10 +94,6 @@ const SYSTEM_CRITICAL: i64 = 2_000_000_000;
 /// The annotation of a mirror pod, a static pod's shadow in the API server (ConfigMirrorAnnotationKey,
 /// pkg/kubelet/types/pod_update.go, v1.20.2).
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
-
-/// The label of a Pod that says which operating system it is for (LabelOSStable,
-/// staging/src/k8s.io/api/core/v1/well_known_labels.go, v1.20.2).
-pub const OS_LABEL: &str = "kubernetes.io/os";
 
 /// True if a pod with these annotations stands for a static pod.
 #[must_use]
@@ -207,66 +183,6 @@ fn requests_of(spec: &PodSpecView, statuses: &Statuses, resource: &str) -> u64 {
     whole.unwrap_or(running.max(starting)).saturating_add(amount(spec.overhead.as_ref()).unwrap_or_default())
 }
 
-/// What the pod needs that a kubelet can have switched off.
-fn features(spec: &PodSpecView) -> BTreeSet<PodFeature> {
-    let is_set = |resources: &Value, list: &str| {
-        resources.get(list).and_then(Value::as_object).is_some_and(|amounts| !amounts.is_empty())
-    };
-    let has_resources = |resources: &Value| is_set(resources, "requests") || is_set(resources, "limits");
-    let restarts_all = |container: &ContainerView| {
-        let rules = container.restart_policy_rules.as_ref().and_then(Value::as_array);
-        rules
-            .into_iter()
-            .flatten()
-            .any(|rule| rule.get("action").is_some_and(|action| action == "RestartAllContainers"))
-    };
-    let groups = spec.security_context.as_ref().and_then(|context| context.get("supplementalGroupsPolicy"));
-    let is_apart = spec.host_network == Some(Value::Bool(true)) && spec.host_users == Some(Value::Bool(false));
-    [
-        (PodFeature::PodLevelResources, spec.resources.as_ref().is_some_and(has_resources)),
-        (PodFeature::StrictSupplementalGroups, groups.is_some_and(|policy| policy == "Strict")),
-        (PodFeature::RestartAllContainers, containers(spec).any(restarts_all)),
-        (PodFeature::UserNamespaceOnHostNetwork, is_apart),
-    ]
-    .into_iter()
-    .filter_map(|(feature, is_needed)| is_needed.then_some(feature))
-    .collect()
-}
-
-fn requests_in(container: &ContainerView) -> Option<&serde_json::Map<String, Value>> {
-    container.resources.as_ref()?.get("requests")?.as_object()
-}
-
-/// Extended resources that a container asks for which does not run: it waits to be started again, or is an init container
-/// that is done.
-fn idle_devices(spec: &PodSpecView, statuses: &Statuses) -> BTreeSet<String> {
-    let idle = containers(spec).filter(|container| !statuses.is_running(container));
-    let asked = idle.filter_map(requests_in).flatten();
-    let asked = asked.filter(|(name, text)| name.contains('/') && text.as_str().and_then(quantity::whole) != Some(0));
-    asked.map(|(name, _)| name.clone()).collect()
-}
-
-/// Whole CPUs that containers of a Guaranteed pod ask for (guaranteedCPUs, pkg/kubelet/cm/cpumanager/policy_static.go,
-/// v1.20.2 and v1.36).
-fn exclusive_cpus(spec: &PodSpecView) -> Vec<u64> {
-    let millis =
-        containers(spec).filter_map(|container| quantity::millis(requests_in(container)?.get("cpu")?.as_str()?));
-    millis.filter(|millis| *millis > 0 && millis.is_multiple_of(1000)).map(|millis| millis / 1000).collect()
-}
-
-/// What a pod needs that a kubelet can have switched off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PodFeature {
-    /// `spec.resources`.
-    PodLevelResources,
-    /// `supplementalGroupsPolicy: Strict`.
-    StrictSupplementalGroups,
-    /// A restart rule with the action `RestartAllContainers`.
-    RestartAllContainers,
-    /// `hostUsers: false` with `hostNetwork: true`.
-    UserNamespaceOnHostNetwork,
-}
-
 /// A pod on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSummary {
@@ -292,22 +208,8 @@ pub struct PodSummary {
     pub is_critical: bool,
     /// Its QoS class is BestEffort, as the API server has it.
     pub is_best_effort: bool,
-    /// Its QoS class is Guaranteed.
-    pub is_guaranteed: bool,
-    /// `spec.os.name`; empty if there is none.
-    pub os: String,
-    /// Its label [`OS_LABEL`]; empty if there is none.
-    pub os_label: String,
-    /// What it needs of the kubelet.
-    pub features: BTreeSet<PodFeature>,
-    /// Extended resources that containers ask for which do not run now.
-    pub idle_devices: BTreeSet<String>,
-    /// CPUs of its own for each container that may get some of a static CPU manager.
-    pub exclusive_cpus: Vec<u64>,
     /// `spec.tolerations`; null if there are none.
     pub tolerations: Value,
-    /// The names of its sysctls.
-    pub sysctls: Vec<String>,
     /// `spec.nodeSelector`; null if there is none.
     pub node_selector: Value,
     /// The node affinity that is required of a node; null if there is none.
@@ -329,7 +231,6 @@ impl PodSummary {
             name: format!("{}/{}", meta("namespace"), meta("name")),
             created: meta("creationTimestamp"),
             is_static: annotations.is_some_and(|all| all.contains_key(MIRROR)),
-            os_label: texts(object.pointer("/metadata/labels")).remove(OS_LABEL).unwrap_or_default(),
             is_terminating: object.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string),
             ..PodSummary::default()
         };
@@ -357,8 +258,6 @@ pub struct NodeSummary {
     pub capacity: BTreeMap<String, String>,
     /// `status.allocatable`, the same.
     pub allocatable: BTreeMap<String, String>,
-    /// `status.features.supplementalGroupsPolicy`.
-    pub has_supplemental_groups_policy: bool,
 }
 
 impl NodeSummary {
@@ -372,15 +271,8 @@ impl NodeSummary {
             labels: Some(texts(labels)),
             capacity: texts(object.pointer("/status/capacity")),
             allocatable: texts(object.pointer("/status/allocatable")),
-            has_supplemental_groups_policy: has_supplemental_groups_policy(object.pointer("/status/features")),
         }
     }
-}
-
-/// By `Node.status.features`.
-#[must_use]
-pub fn has_supplemental_groups_policy(features: Option<&Value>) -> bool {
-    features.and_then(|features| features.get("supplementalGroupsPolicy")).and_then(Value::as_bool).unwrap_or_default()
 }
 
 /// The entries of an object that are texts.
@@ -431,15 +323,14 @@ mod tests {
         let object = json!({"metadata": {"name": "p", "namespace": "d", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"containers": [{"resources": {"requests": {"cpu": "250m", "memory": "1Mi", "hugepages-2Mi": "4Mi", "x.y/gpu": "0"}}}],
                 "overhead": {"ephemeral-storage": "1Ki"}, "nodeSelector": {"a": "b"}, "priority": 2_000_000_000,
-                "securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1"}, {"odd": 1}]}, "tolerations": [{}]},
+                "tolerations": [{}]},
             "status": {"phase": "Running", "qosClass": "BestEffort"}});
         let pod = PodSummary::from_object(&object);
         assert_eq!((pod.name.as_str(), pod.uid.as_str(), pod.created.as_str()), ("d/p", "u", "2026-01-01T00:00:00Z"));
         let requests = [("cpu", 250), ("ephemeral-storage", 1 << 10), ("hugepages-2Mi", 4 << 20), ("memory", 1 << 20)];
         assert_eq!(pod.requests, requests.map(|(name, amount)| (name.to_owned(), amount)).into());
         assert_eq!((pod.is_live(), pod.is_critical, pod.is_static), (true, true, false));
-        assert_eq!((pod.sysctls, pod.is_best_effort), (vec!["net.core.somaxconn".to_owned()], true));
-        assert_eq!(pod.tolerations, json!([{}]));
+        assert_eq!((pod.is_best_effort, pod.tolerations), (true, json!([{}])));
         assert_eq!((&pod.node_selector, &pod.node_affinity), (&json!({"a": "b"}), &Value::Null));
         let mirror =
             PodSummary::from_object(&json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}));

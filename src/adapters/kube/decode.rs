@@ -152,7 +152,6 @@ pub(super) fn node_summary(node: &NodeView) -> NodeSummary {
         labels: Some(node.metadata.labels.clone().unwrap_or_default()),
         capacity: pods::texts(node.status.capacity.as_ref()),
         allocatable: pods::texts(node.status.allocatable.as_ref()),
-        has_supplemental_groups_policy: pods::has_supplemental_groups_policy(node.status.features.as_ref()),
     }
 }
 
@@ -176,7 +175,6 @@ pub(super) fn pod_summary(pod: PodView) -> PodSummary {
     let meta = pod.metadata;
     let who = PodSummary {
         is_static: pods::is_static(meta.annotations.as_ref()),
-        os_label: meta.labels.and_then(|mut labels| labels.remove(pods::OS_LABEL)).unwrap_or_default(),
         is_terminating: meta.deletion_timestamp.is_some(),
         uid: meta.uid.unwrap_or_default(),
         name: format!("{}/{}", meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()),

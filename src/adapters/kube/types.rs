@@ -50,8 +50,6 @@ pub(crate) struct NodeStatusView {
     pub(crate) capacity: Option<Value>,
     /// `allocatable`, raw JSON.
     pub(crate) allocatable: Option<Value>,
-    /// `features`, raw JSON.
-    pub(crate) features: Option<Value>,
 }
 
 /// A ConfigMap without the content of its `binaryData`.

@@ -10,8 +10,8 @@ use super::table::HazardClass;
 use super::{effective, quantity};
 use crate::pods::{NodeSummary, PodInventory};
 use crate::readmission::allocatable::{kept_for_eviction, of_kubelet, places, reserved, reserved_by};
-use crate::readmission::eviction::{ALLOCATABLE_MEMORY, Crossed, crossed, unmeasured};
-use crate::readmission::{Certainty, Kubelet, Reason, Refusal, refusals, refuses_for};
+use crate::readmission::eviction::{self, ALLOCATABLE_MEMORY, Crossed, crossed, unmeasured};
+use crate::readmission::{Certainty, Kubelet, Reason, Refusal, refusals};
 
 /// Pods named in a message.
 const NAMED: usize = 10;
@@ -23,7 +23,7 @@ const ANY_RESTART: &str = "pods";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impact {
     /// The top-level field that brings it about, and acknowledges it; `pods` if any restart of the kubelet would: nothing is
-    /// refused for that, and only what has changed about the Node since (labels, taints, operating system) is waited for.
+    /// refused for that, and only what has changed about the Node since (labels, taints) is waited for.
     pub field: &'static str,
     /// What would happen.
     pub message: String,
@@ -64,14 +64,14 @@ pub fn preview(old: &Kubelet<'_>, new: &Kubelet<'_>, inventory: Option<&PodInven
     let refused = inventory.map(|inventory| refusals(new, inventory)).unwrap_or_default();
     let evicted: Vec<Refusal> = refused.iter().filter(|refusal| refusal.reason == Reason::Evicted).cloned().collect();
     let refused_today = inventory.map(|inventory| refusals(old, inventory)).unwrap_or_default();
-    // Those that the kubelet of today would not refuse for the same.
-    let is_new = |refusal: &Refusal| {
-        if matches!(refusal.reason, Reason::OutOf(_) | Reason::Preempting(_)) {
-            return !refused_today.contains(refusal);
+    // Those that the kubelet of today would not refuse for the same. What the Node has against a pod is the same for both.
+    let is_new = |refusal: &Refusal| match refusal.reason {
+        Reason::OutOf(_) | Reason::Preempting(_) => !refused_today.contains(refusal),
+        Reason::Evicted => {
+            let pod = inventory.and_then(|inventory| inventory.pods.iter().find(|pod| pod.name == refusal.pod));
+            pod.is_some_and(|pod| eviction::refuses(pod, old).is_none())
         }
-        let pod = inventory.and_then(|inventory| inventory.pods.iter().find(|pod| pod.name == refusal.pod));
-        let known = inventory.zip(pod);
-        known.is_some_and(|(inventory, pod)| !refuses_for(&refusal.reason, pod, old, inventory))
+        Reason::NodeAffinity | Reason::TaintToleration => false,
     };
     let mut impacts = inventory.map(|known| turned_away(old, new, known, refused, &is_new)).unwrap_or_default();
     impacts.extend(under_pressure(old, new, evicted.into_iter().partition(is_new)));
@@ -103,7 +103,7 @@ fn turned_away(
     impacts.into_iter().map(|impact| self::impact(impact.field, impact.message, impact.pods)).collect()
 }
 
-/// The field to blame, and how; `None` for what was the same before.
+/// The field to blame, and how; `None` for what is told with its threshold.
 fn blame(
     old: &Kubelet<'_>,
     new: &Kubelet<'_>,
@@ -111,10 +111,6 @@ fn blame(
     refusal: &Refusal,
     is_new: &impl Fn(&Refusal) -> bool,
 ) -> Option<(&'static str, String)> {
-    let by_field = |field: &'static str, lost: &str, lost_anyway: &str| {
-        let (field, message) = if is_new(refusal) { (field, lost) } else { (ANY_RESTART, lost_anyway) };
-        Some((field, message.to_owned()))
-    };
     let anyway = |message: &str| Some((ANY_RESTART, message.to_owned()));
     match &refusal.reason {
         Reason::OutOf(resource) | Reason::Preempting(resource) if resource == "pods" => {
@@ -125,34 +121,7 @@ fn blame(
         Reason::OutOf(resource) | Reason::Preempting(resource) => {
             Some(left_for_pods(old, new, &inventory.node, resource))
         }
-        Reason::Evicted => None, // it is told with the threshold
-        Reason::SysctlForbidden => by_field(
-            "allowedUnsafeSysctls",
-            "their sysctls would be allowed no longer",
-            "their sysctls are not allowed",
-        ),
-        Reason::SMTAlignmentError => by_field(
-            "cpuManagerPolicyOptions",
-            "they may have no whole cores",
-            "a kubelet that starts wants as many whole cores to be free as they have",
-        ),
-        // Under the policy by which they were placed they fit.
-        Reason::TopologyAffinityError => {
-            let changes = |field: &&str| effective(old.config, field) != effective(new.config, field);
-            let field = TOPOLOGY.into_iter().find(changes)?;
-            Some((field, "they may be spread over more NUMA nodes than it would allow".to_owned()))
-        }
-        Reason::SupplementalGroupsPolicyNotSupported
-        | Reason::PodLevelResourcesNotSupported
-        | Reason::PodFeatureUnsupported => by_field(
-            "featureGates",
-            "a gate that they need would be off",
-            "they need what this kubelet or its container runtime does not offer",
-        ),
-        Reason::UnexpectedAdmissionError => anyway("they ask for devices, whose plugin may not be back by then"),
-        Reason::PodOSSelectorNodeLabelDoesNotMatch | Reason::PodOSNotSupported => {
-            anyway("they are for another operating system")
-        }
+        Reason::Evicted => None,
         Reason::NodeAffinity => {
             anyway("their nodeSelector or node affinity does not match the labels that the node has now")
         }
@@ -161,15 +130,6 @@ fn blame(
 }
 
 const TOO_LITTLE: &str = "they request more than the node has for pods";
-
-/// Fields by which the topology manager judges.
-const TOPOLOGY: [&str; 5] = [
-    "topologyManagerPolicy",
-    "topologyManagerScope",
-    "topologyManagerPolicyOptions",
-    "cpuManagerPolicy",
-    "memoryManagerPolicy",
-];
 
 /// More pods than places.
 fn too_many(old: &Kubelet<'_>, new: &Kubelet<'_>, inventory: &PodInventory) -> (&'static str, String) {
@@ -228,9 +188,7 @@ fn under_pressure(
     (mut lost, lost_anyway): (Vec<Refusal>, Vec<Refusal>),
 ) -> Vec<Impact> {
     let before = crossed(old);
-    // A soft threshold that is crossed is no hard one.
-    let was_crossed =
-        |one: &Crossed<'_>| before.iter().any(|known| (known.field, known.signal) == (one.field, one.signal));
+    let was_crossed = |one: &Crossed<'_>| before.iter().any(|known| known.signal == one.signal);
     let (standing, newly_crossed): (Vec<_>, Vec<_>) = crossed(new).into_iter().partition(was_crossed);
     let mut by_field: Vec<(&'static str, Vec<Crossed<'_>>)> = Vec::new();
     for one in newly_crossed {
@@ -242,12 +200,9 @@ fn under_pressure(
     }
     let mut impacts = Vec::new();
     for (field, all) in by_field {
-        // A soft threshold kills nothing at once; it turns away all the same.
-        let is_hard = all.iter().any(|one| one.field == "evictionHard");
-        let would = if is_hard { "would evict pods at once" } else { "would put the node under pressure at once" };
-        let message = format!("{would}: {}", told(&all, "the new threshold"));
-        let found = impact(field, message, std::mem::take(&mut lost));
-        impacts.push(Impact { is_certain: is_hard || found.is_certain, ..found });
+        let message = format!("would evict pods at once: {}", told(&all, "the new threshold"));
+        // It evicts, be it not known whom.
+        impacts.push(Impact { field, message, pods: std::mem::take(&mut lost), is_certain: true });
     }
     if !lost_anyway.is_empty() {
         let message = format!("the node is under pressure: {}", told(&standing, "the threshold"));
@@ -260,7 +215,7 @@ fn under_pressure(
 fn to_blame(crossed: &Crossed<'_>, old: &Value, new: &Value) -> &'static str {
     let more = |field: &&str| reserved_by(new, field, "memory") > reserved_by(old, field, "memory");
     let reserved = ["kubeReserved", "systemReserved"].into_iter().find(more);
-    reserved.filter(|_| crossed.signal == ALLOCATABLE_MEMORY).unwrap_or(crossed.field)
+    reserved.filter(|_| crossed.signal == ALLOCATABLE_MEMORY).unwrap_or("evictionHard")
 }
 
 fn told(crossed: &[Crossed<'_>], threshold: &str) -> String {
@@ -277,8 +232,9 @@ fn not_measured(old: &Kubelet<'_>, new: &Kubelet<'_>) -> Vec<Impact> {
     if new.supplies.is_empty() {
         return Vec::new();
     }
-    let of = |(field, signal): (&'static str, &str)| {
-        impact(field, format!("whether its threshold of {signal} is crossed cannot be measured here"), Vec::new())
+    let of = |signal: &str| {
+        let message = format!("whether its threshold of {signal} is crossed cannot be measured here");
+        impact("evictionHard", message, Vec::new())
     };
     unmeasured(old.config, new.config, new.supplies).into_iter().map(of).collect()
 }
@@ -308,9 +264,7 @@ pub fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<
 /// threshold turns away, which is the Node's pressure.
 #[must_use]
 pub fn lost_to_any_restart(impacts: &[Impact]) -> Vec<&Refusal> {
-    let is_of_node = |reason: &Reason| {
-        matches!(reason, Reason::NodeAffinity | Reason::TaintToleration | Reason::PodOSSelectorNodeLabelDoesNotMatch)
-    };
+    let is_of_node = |reason: &Reason| matches!(reason, Reason::NodeAffinity | Reason::TaintToleration);
     let is_sure = |refusal: &&Refusal| refusal.certainty == Certainty::Refused && is_of_node(&refusal.reason);
     impacts.iter().filter(|impact| impact.is_of_any_restart()).flat_map(|impact| &impact.pods).filter(is_sure).collect()
 }

@@ -86,13 +86,13 @@ pub(crate) fn reserved_by(config: &Value, field: &str, resource: &str) -> u64 {
 
 /// What is kept from pods by a hard eviction threshold, of this capacity (cmd/kubelet/app/server.go, v1.20.2 and v1.36).
 pub(crate) fn kept_for_eviction(kubelet: &Kubelet<'_>, signal: &str, capacity: u64) -> u64 {
-    let kept = threshold(kubelet.config, "evictionHard", signal, capacity).filter(|_| !kubelet.ignores_eviction);
+    let kept = threshold(kubelet.config, signal, capacity).filter(|_| !kubelet.ignores_eviction);
     kept.unwrap_or_default()
 }
 
-/// An eviction threshold in `evictionHard` or `evictionSoft`, of this capacity.
-pub(crate) fn threshold(config: &Value, field: &str, signal: &str, capacity: u64) -> Option<u64> {
-    let thresholds = effective(config, field);
+/// A hard eviction threshold, of this capacity.
+pub(crate) fn threshold(config: &Value, signal: &str, capacity: u64) -> Option<u64> {
+    let thresholds = effective(config, "evictionHard");
     let text = thresholds.get(signal)?.as_str()?;
     let Some(percent) = text.strip_suffix('%') else { return quantity::whole(text) };
     if percent == "100" {

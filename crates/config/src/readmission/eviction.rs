@@ -1,6 +1,6 @@
-//! Eviction thresholds that are crossed already. The eviction manager is asked first at admission (`Admit`,
+//! Hard eviction thresholds that are crossed already. The eviction manager is asked first at admission (`Admit`,
 //! pkg/kubelet/eviction/eviction_manager.go, v1.20.2 and v1.36). Its conditions are lost with the process, and its first
-//! pass sets them again at once, by soft thresholds too: a grace period only puts off the killing.
+//! pass sets them again at once.
 
 use serde_json::Value;
 
@@ -15,9 +15,6 @@ use crate::pods::PodSummary;
 /// pkg/kubelet/eviction/helpers.go, v1.20.2 and v1.36).
 pub(crate) const ALLOCATABLE_MEMORY: &str = "allocatableMemory.available";
 
-/// The fields of thresholds.
-const FIELDS: [&str; 2] = ["evictionHard", "evictionSoft"];
-
 /// The taint of [`Pressure::Memory`], which a pod may tolerate.
 const MEMORY_PRESSURE: &str = "node.kubernetes.io/memory-pressure";
 
@@ -28,8 +25,6 @@ const PASS_COMES_FIRST: u64 = 21;
 /// A threshold that is crossed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Crossed<'a> {
-    /// The field that it stands in.
-    pub(crate) field: &'static str,
     /// Its signal.
     pub(crate) signal: &'a str,
     /// What is left.
@@ -50,39 +45,35 @@ enum Pressure {
 
 /// What is crossed for this kubelet.
 pub(crate) fn crossed<'a>(kubelet: &Kubelet<'a>) -> Vec<Crossed<'a>> {
-    let supplies = kubelet.supplies;
-    let of = |field: &'static str, (signal, supply): (&'a String, &Supply)| {
-        let threshold = needed(kubelet, field, signal, supply.capacity)?;
+    let of = |(signal, supply): (&'a String, &Supply)| {
+        let threshold = needed(kubelet, signal, supply.capacity)?;
         let is_crossed = supply.available < threshold;
-        is_crossed.then_some(Crossed { field, signal, available: supply.available, threshold })
+        is_crossed.then_some(Crossed { signal, available: supply.available, threshold })
     };
-    FIELDS.into_iter().flat_map(|field| supplies.iter().filter_map(move |supply| of(field, supply))).collect()
+    kubelet.supplies.iter().filter_map(of).collect()
 }
 
-/// How much of it a threshold in this field asks for.
-fn needed(kubelet: &Kubelet<'_>, field: &str, signal: &str, capacity: u64) -> Option<u64> {
+/// How much of it its threshold asks for.
+fn needed(kubelet: &Kubelet<'_>, signal: &str, capacity: u64) -> Option<u64> {
     let config = kubelet.config;
     if signal != ALLOCATABLE_MEMORY {
-        return threshold(config, field, signal, capacity);
+        return threshold(config, signal, capacity);
     }
     let enforced = effective(config, "enforceNodeAllocatable");
     let is_enforced = enforced.as_array().is_some_and(|all| all.iter().any(|it| it == "pods"));
     // Elsewhere the pods' cgroup is another one than was measured.
     let is_enforced = is_enforced && !kubelet.ignores_eviction && effective(config, "cgroupRoot") == "/";
     let kept = reserved(config, "memory");
-    let hard = threshold(config, field, "memory.available", capacity.saturating_sub(kept));
-    hard.filter(|_| is_enforced && field == "evictionHard").map(|hard| hard.saturating_add(kept))
+    let hard = threshold(config, "memory.available", capacity.saturating_sub(kept));
+    hard.filter(|_| is_enforced).map(|hard| hard.saturating_add(kept))
 }
 
 /// Signals that this configuration asks more of than the other, and that could not be measured.
-pub(crate) fn unmeasured<'a>(old: &Value, new: &'a Value, supplies: &Supplies) -> Vec<(&'static str, &'a str)> {
-    let of = |field: &'static str| {
-        let (before, after) = (effective(old, field), new.get(field).and_then(Value::as_object));
-        let is_new = move |signal: &&'a String, text: &Value| before.get(signal.as_str()) != Some(text);
-        let signals = after.into_iter().flatten().filter(move |(signal, text)| is_new(signal, text));
-        signals.map(move |(signal, _)| (field, signal.as_str()))
-    };
-    FIELDS.into_iter().flat_map(of).filter(|(_, signal)| !supplies.contains_key(*signal)).collect()
+pub(crate) fn unmeasured<'a>(old: &Value, new: &'a Value, supplies: &Supplies) -> Vec<&'a str> {
+    let (before, after) = (effective(old, "evictionHard"), new.get("evictionHard").and_then(Value::as_object));
+    let is_new = |signal: &&'a String, text: &Value| before.get(signal.as_str()) != Some(text);
+    let signals = after.into_iter().flatten().filter(|(signal, text)| is_new(signal, text));
+    signals.map(|(signal, _)| signal.as_str()).filter(|signal| !supplies.contains_key(*signal)).collect()
 }
 
 fn pressure(crossed: &[Crossed<'_>]) -> Pressure {
@@ -96,7 +87,7 @@ fn pressure(crossed: &[Crossed<'_>]) -> Pressure {
 }
 
 /// Whether the pod is refused as `Evicted`.
-pub(super) fn refuses(pod: &PodSummary, kubelet: &Kubelet<'_>) -> Option<Certainty> {
+pub(crate) fn refuses(pod: &PodSummary, kubelet: &Kubelet<'_>) -> Option<Certainty> {
     let tolerates = || is_tolerated(&pod.tolerations, MEMORY_PRESSURE, "", "NoSchedule");
     let refused = match pressure(&crossed(kubelet)) {
         Pressure::None => false,

@@ -2,22 +2,17 @@
 //! admitted: at its start it admits every one anew (HandlePodAdditions, pkg/kubelet/kubelet.go, v1.20.2 and v1.36), by
 //! the Node object as it is then.
 //!
-//! One file a family of rules. What is not covered: claims of devices (DRA), and ports, which no configuration changes.
+//! Foreseen are places, requests, hard eviction thresholds, the labels that a pod asks of its node and NoExecute taints.
+//! Kubelets refuse for more than that, each version for something else. The trial sees what was refused.
 
 use crate::pods::{PodInventory, PodSummary};
 
 pub(crate) mod allocatable;
-mod devices;
 pub(crate) mod eviction;
-mod features;
-mod gates;
 mod kubelet;
 mod node_affinity;
-mod operating_system;
 mod refusal;
-mod resource_managers;
 mod resources;
-mod sysctls;
 mod taints;
 
 pub use kubelet::{Kubelet, Supplies, Supply};
@@ -34,9 +29,13 @@ pub fn refusals(kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<Refusal>
     let mut now = Room::new(allocatable::of_node(&inventory.node), kubelet.minor);
     let mut overcommitted = Overcommitted::of(kubelet.minor);
     let judge = |pod: &&PodSummary| {
-        let before = before_room(pod, kubelet, inventory);
-        let after = after_room(pod, kubelet, inventory);
-        let is_out = before.iter().chain(&after).any(|(_, certainty)| *certainty == Certainty::Refused);
+        let evicted = named(Reason::Evicted, eviction::refuses(pod, kubelet));
+        let misplaced = [
+            named(Reason::NodeAffinity, unless(node_affinity::matches(pod, &inventory.node))),
+            named(Reason::TaintToleration, unless(taints::are_tolerated(pod, &inventory.node, kubelet.minor))),
+        ];
+        let beside_room = evicted.iter().chain(misplaced.iter().flatten());
+        let is_out = beside_room.into_iter().any(|(_, certainty)| *certainty == Certainty::Refused);
         let lack = left.lacks(pod).or_else(|| Some((now.lacks(pod)?.0, Certainty::Unknown)));
         let lack = overcommitted.note(pod, lack);
         if !is_out {
@@ -45,7 +44,8 @@ pub fn refusals(kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<Refusal>
         }
         // Others are evicted only for a pod that has nothing else against it.
         let lack = lack.filter(|_| !(is_out && pod.is_critical));
-        let all = before.into_iter().chain(lack).chain(after);
+        // In the order in which the kubelet asks.
+        let all = evicted.into_iter().chain(lack).chain(misplaced.into_iter().flatten());
         let (reason, certainty) = all.min_by_key(|(_, certainty)| *certainty)?;
         // It goes anyway, and may have gone before it is looked at; until then it takes its room.
         let certainty = if pod.is_terminating { Certainty::Unknown } else { certainty };
@@ -54,44 +54,17 @@ pub fn refusals(kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<Refusal>
     in_order(inventory).iter().filter_map(judge).collect()
 }
 
-/// What the kubelet asks before it looks at the room for the pod, in its order.
-fn before_room(pod: &PodSummary, kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<(Reason, Certainty)> {
-    let all = [
-        named(Reason::Evicted, eviction::refuses(pod, kubelet)),
-        named(Reason::SysctlForbidden, sysctls::refuses(pod, kubelet)),
-        named(Reason::TopologyAffinityError, resource_managers::is_spread(pod, kubelet)),
-        named(Reason::UnexpectedAdmissionError, devices::refuses(pod, kubelet, &inventory.node)),
-        named(Reason::SMTAlignmentError, resource_managers::misaligns(pod, kubelet, inventory)),
-        operating_system::refuses(pod, kubelet),
-        named(Reason::SupplementalGroupsPolicyNotSupported, features::strict_groups(pod, kubelet, &inventory.node)),
-    ];
-    all.into_iter().flatten().collect()
-}
-
-/// What it asks after that, in its order.
-fn after_room(pod: &PodSummary, kubelet: &Kubelet<'_>, inventory: &PodInventory) -> Vec<(Reason, Certainty)> {
-    let unless = |holds: Option<bool>| match holds {
+/// Refused unless this holds.
+fn unless(holds: Option<bool>) -> Option<Certainty> {
+    match holds {
         Some(true) => None,
         Some(false) => Some(Certainty::Refused),
         None => Some(Certainty::Unknown),
-    };
-    let all = [
-        named(Reason::NodeAffinity, unless(node_affinity::matches(pod, &inventory.node))),
-        named(Reason::TaintToleration, unless(taints::are_tolerated(pod, &inventory.node, kubelet.minor))),
-        named(Reason::PodLevelResourcesNotSupported, features::pod_level_resources(pod, kubelet)),
-        named(Reason::PodFeatureUnsupported, features::declared(pod, kubelet)),
-    ];
-    all.into_iter().flatten().collect()
+    }
 }
 
 fn named(reason: Reason, certainty: Option<Certainty>) -> Option<(Reason, Certainty)> {
     certainty.map(|certainty| (reason, certainty))
-}
-
-/// True if this kubelet would refuse the pod for this, which does not depend on what others take.
-pub(crate) fn refuses_for(reason: &Reason, pod: &PodSummary, kubelet: &Kubelet<'_>, inventory: &PodInventory) -> bool {
-    let before = before_room(pod, kubelet, inventory);
-    before.iter().chain(&after_room(pod, kubelet, inventory)).any(|(known, _)| known == reason)
 }
 
 /// The live pods in the order in which a kubelet that starts admits them: static pods, whose files are read before the

@@ -16,24 +16,6 @@ pub enum Certainty {
 pub enum Reason {
     /// An eviction threshold is crossed already.
     Evicted,
-    /// It has a sysctl that is neither safe nor in `allowedUnsafeSysctls`.
-    SysctlForbidden,
-    /// Its CPUs may not be whole cores.
-    SMTAlignmentError,
-    /// Its CPUs and memory may be spread over NUMA nodes more than the topology manager's policy allows.
-    TopologyAffinityError,
-    /// It asks for devices whose plugin may not be back in time.
-    UnexpectedAdmissionError,
-    /// Its label [`crate::pods::OS_LABEL`] is of another operating system.
-    PodOSSelectorNodeLabelDoesNotMatch,
-    /// `spec.os.name` is.
-    PodOSNotSupported,
-    /// It wants its supplemental groups strictly, which the node cannot do.
-    SupplementalGroupsPolicyNotSupported,
-    /// The gate of resources of a pod as a whole is off.
-    PodLevelResourcesNotSupported,
-    /// Another feature that it needs is off.
-    PodFeatureUnsupported,
     /// It does not tolerate a NoExecute taint of the node.
     TaintToleration,
     /// Its nodeSelector or required node affinity does not match the labels of the node.
@@ -51,15 +33,6 @@ impl fmt::Display for Reason {
             Self::OutOf(resource) => write!(f, "OutOf{resource}"),
             Self::Preempting(resource) => write!(f, "OutOf{resource}, critical: others are evicted for it"),
             Self::Evicted => f.write_str("Evicted"),
-            Self::SysctlForbidden => f.write_str("SysctlForbidden"),
-            Self::SMTAlignmentError => f.write_str("SMTAlignmentError"),
-            Self::TopologyAffinityError => f.write_str("TopologyAffinityError"),
-            Self::UnexpectedAdmissionError => f.write_str("UnexpectedAdmissionError"),
-            Self::PodOSSelectorNodeLabelDoesNotMatch => f.write_str("PodOSSelectorNodeLabelDoesNotMatch"),
-            Self::PodOSNotSupported => f.write_str("PodOSNotSupported"),
-            Self::SupplementalGroupsPolicyNotSupported => f.write_str("SupplementalGroupsPolicyNotSupported"),
-            Self::PodLevelResourcesNotSupported => f.write_str("PodLevelResourcesNotSupported"),
-            Self::PodFeatureUnsupported => f.write_str("PodFeatureUnsupported"),
             Self::TaintToleration => f.write_str("TaintToleration"),
             Self::NodeAffinity => f.write_str("NodeAffinity"),
         }

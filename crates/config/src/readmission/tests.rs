@@ -4,8 +4,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::pods::NodeSummary;
 
-mod versions;
-
 /// A pod that was created in this second.
 fn pod(second: usize, spec: &Value) -> PodSummary {
     PodSummary::from_object(&json!({
@@ -64,42 +62,6 @@ fn a_node_selector_by_the_labels_of_now() {
         (json!({"disk": 7}), UNKNOWN),
     ] {
         assert_eq!(placed(&json!({"nodeSelector": selector}), &json!({"disk": "ssd"})), outcome, "{selector}");
-    }
-}
-
-#[test]
-fn sysctls_by_the_configuration_and_the_version() {
-    const FORBIDDEN: &str = "d/p1 (SysctlForbidden)";
-    const PERHAPS: &str = "d/p1 (perhaps SysctlForbidden)";
-    let of = |name: &str, allowed: &Value, minor: Option<u64>| {
-        let sysctls = json!([{"name": "kernel.shm_rmid_forced", "value": "1"}, {"name": name, "value": "1"}]);
-        let config = json!({"allowedUnsafeSysctls": allowed});
-        let kubelet = Kubelet { minor, ..kubelet(&config) };
-        let pod = pod(1, &json!({"securityContext": {"sysctls": sysctls}}));
-        told_by(&kubelet, vec![pod], node(&json!({}), &json!({}), &json!({}))).pop().unwrap_or_default()
-    };
-    for (name, allowed, minor, outcome) in [
-        ("net.core.somaxconn", json!(null), Some(20), FORBIDDEN),
-        ("net.core.somaxconn", json!(["net.core.somaxconn"]), Some(20), ""),
-        ("net.core.somaxconn", json!(["net.core.*"]), Some(36), ""),
-        ("net.core.somaxconn", json!(["net.*"]), Some(36), ""),
-        ("net.core.somaxconn", json!(["net.core.somax", "net.ipv4.*"]), Some(36), FORBIDDEN),
-        ("net/core/somaxconn", json!(["net.core.somaxconn"]), Some(36), ""),
-        ("net/ipv4/conf/eth0.1/arp_filter", json!(["net.ipv4.conf.eth0/1.*"]), Some(36), ""),
-        ("net.ipv4.tcp_syncookies", json!([]), Some(20), ""),
-        ("net.ipv4.tcp_syncookies", json!([]), None, ""),
-        ("net.ipv4.ip_unprivileged_port_start", json!([]), Some(21), FORBIDDEN),
-        ("net.ipv4.ip_unprivileged_port_start", json!([]), Some(22), ""),
-        ("net.ipv4.ip_local_reserved_ports", json!([]), Some(26), FORBIDDEN),
-        ("net.ipv4.ip_local_reserved_ports", json!([]), Some(27), ""),
-        ("net.ipv4.tcp_keepalive_time", json!([]), Some(28), FORBIDDEN),
-        ("net.ipv4.tcp_keepalive_time", json!([]), Some(29), ""),
-        ("net.ipv4.tcp_rmem", json!([]), Some(31), FORBIDDEN),
-        ("net.ipv4.tcp_rmem", json!([]), Some(32), ""),
-        ("net.ipv4.tcp_rmem", json!([]), None, PERHAPS),
-        ("net.core.somaxconn", json!([]), Some(99), PERHAPS),
-    ] {
-        assert_eq!(of(name, &allowed, minor), outcome, "{name} {allowed} {minor:?}");
     }
 }
 
@@ -238,8 +200,7 @@ fn every_resource_is_counted() {
         one(&json!({"hugepages-1Gi": "1Gi"})),
         ["d/p1 (perhaps OutOfhugepages-1Gi)", "d/p2 (perhaps OutOfhugepages-1Gi)"]
     );
-    let waits = "perhaps UnexpectedAdmissionError";
-    assert_eq!(one(&json!({"x.y/gpu": "1"})), [format!("d/p1 ({waits})"), format!("d/p2 ({waits})")]);
+    assert_eq!(one(&json!({"x.y/gpu": "1"})), ["d/p2 (perhaps OutOfx.y/gpu)"], "they may have been handed out");
     assert_eq!(one(&json!({"x.y/none": "1"})), [""; 0], "what no node has is not counted");
     assert_eq!(one(&json!({"cpu": "3", "memory": "3Gi"})), ["d/p2 (OutOfcpu)"], "the kubelet names the first");
 }
@@ -259,6 +220,26 @@ fn room_by_what_is_to_be_and_by_what_is() {
     let node = || node(&json!({}), &json!({"cpu": "4"}), &json!({}));
     assert_eq!(told(&pinned, two(), node()), ["d/p2 (OutOfcpu)"], "a list of CPUs counts for its size");
     assert_eq!(told(&json!({"maxPods": 1}), two(), node()), ["d/p2 (OutOfpods)"]);
+}
+
+#[test]
+fn what_is_not_asked_for_and_was_promised_too_often() {
+    let pods = || {
+        let memory = asks(&json!({"memory": "1Mi"}));
+        vec![pod(1, &asks(&json!({"cpu": "2"}))), pod(2, &memory), pod(3, &json!({}))]
+    };
+    let of = |minor| {
+        let config = json!({"kubeReserved": {"cpu": "1"}});
+        let kubelet = Kubelet { minor: Some(minor), ..kubelet(&config) };
+        let capacity = json!({"cpu": "2", "memory": "4Gi", "pods": "9"});
+        told_by(&kubelet, pods(), node(&json!({}), &capacity, &capacity))
+    };
+    for minor in [20, 27] {
+        assert_eq!(of(minor), ["d/p1 (OutOfcpu)", "d/p2 (perhaps OutOfcpu)"], "1.{minor}");
+    }
+    for minor in [28, 36] {
+        assert_eq!(of(minor), ["d/p1 (OutOfcpu)"], "1.{minor}");
+    }
 }
 
 #[test]

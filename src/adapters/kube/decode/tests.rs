@@ -20,7 +20,6 @@ fn a_node_as_a_kubelet_reports_it() {
                 {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:01Z",
                  "reason": "KubeletReady", "message": "kubelet is posting ready status"}
             ],
-            "features": {"supplementalGroupsPolicy": true},
             "images": [{"names": ["a"], "sizeBytes": 1}]
         }
     }));
@@ -31,7 +30,7 @@ fn a_node_as_a_kubelet_reports_it() {
     assert!(summary.pressure.is_empty());
     let summary = node_summary(&node);
     assert_eq!((summary.name.as_str(), summary.capacity.len(), summary.allocatable.len()), ("n1", 3, 1));
-    assert_eq!((summary.labels.unwrap()["a"].as_str(), summary.has_supplemental_groups_policy), ("b", true));
+    assert_eq!(summary.labels.unwrap()["a"], "b");
     assert_eq!(node_annotations(&node), NodeAnnotations { retry: Some("222".to_owned()), confirm: None });
     assert_eq!(assignment(&node, "ns"), Assignment::Local);
 }
