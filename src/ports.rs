@@ -254,9 +254,9 @@ pub trait Host {
     /// Observes them once, the runtime at this endpoint; [`Input::EnvironmentObserved`](crate::machine::Input) is the
     /// answer.
     fn observe(&mut self, ticket: Ticket, runtime: Option<&str>);
-    /// Observes what runs through the kubelet of this process id and that runtime;
-    /// [`Input::ActivityObserved`](crate::machine::Input) is the answer.
-    fn observe_activity(&mut self, ticket: Ticket, pid: u32, runtime: Option<&str>);
+    /// Counts the streams of exec, attach and port-forward between the kubelet of this process id and that runtime;
+    /// [`Input::StreamsObserved`](crate::machine::Input) is the answer.
+    fn observe_streams(&mut self, ticket: Ticket, pid: u32, runtime: Option<&str>);
 }
 
 /// systemd, metrics, journal and the answers to operators.

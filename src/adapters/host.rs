@@ -1,7 +1,7 @@
-//! The node around the kubelet: its container runtime, its disks, its way down, and what runs through the kubelet.
+//! The node around the kubelet: its container runtime, its disks, its way down, and the streams through the kubelet.
 //!
 //! Every query is answered once, within [`LIMIT`]: what has no answer by then counts as silent
-//! (runtime), as unknown (what runs through the kubelet), or as nothing out of the ordinary (all else).
+//! (runtime), as unknown (streams), or as nothing out of the ordinary (all else).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,9 +20,8 @@ use crate::machine::{Input, Ticket};
 use crate::ports;
 use kubelet_config::readmission::Supplies;
 
+mod streams;
 mod supplies;
-
-mod activity;
 
 /// A runtime under load answers in milliseconds; one that is stopped, never.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -66,15 +65,15 @@ impl ports::Host for NodeHost {
         });
     }
 
-    fn observe_activity(&mut self, ticket: Ticket, pid: u32, runtime: Option<&str>) {
+    fn observe_streams(&mut self, ticket: Ticket, pid: u32, runtime: Option<&str>) {
         let (inputs, socket, busy) = (self.inputs.clone(), runtime.and_then(socket_path), self.counting.clone());
         tokio::spawn(async move {
             let runtime = match socket {
                 Some(socket) => server_of(&socket, LIMIT).await,
                 None => None,
             };
-            let work = on_thread(&busy, move || activity::observe(Path::new("/proc"), pid, runtime));
-            let _ = inputs.send(Input::ActivityObserved(ticket, work.await.unwrap_or_default()));
+            let work = on_thread(&busy, move || streams::count(Path::new("/proc"), pid, runtime));
+            let _ = inputs.send(Input::StreamsObserved(ticket, work.await.flatten()));
         });
     }
 }

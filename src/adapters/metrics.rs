@@ -191,7 +191,7 @@ impl Metrics {
         );
         own.register(
             "change_held",
-            "1 while an accepted change waits for this, else 0: streams, image-pulls, startup-probes, pressure, pods-lost",
+            "1 while an accepted change waits for this, else 0: streams, pressure, pods-lost",
             self.held.clone(),
         );
         own.register(
@@ -260,10 +260,9 @@ impl Metrics {
         self.condition.clear();
         self.condition.get_or_create(&labels([("status", status), ("reason", reason)])).set(1);
         self.local_files_differ.set(i64::from(state.local_files_difference().is_some()));
-        let held = state.waiting().map(|waiting| waiting.holds).unwrap_or_default();
+        let held = state.waiting().map(|waiting| waiting.hold.label());
         for reason in Hold::LABELS {
-            let holds = held.iter().any(|hold| hold.label() == reason);
-            self.held.get_or_create(&labels([("reason", reason)])).set(i64::from(holds));
+            self.held.get_or_create(&labels([("reason", reason)])).set(i64::from(held == Some(reason)));
         }
         self.policy.clear();
         self.policy.get_or_create(&labels([("state", policy)])).set(1);

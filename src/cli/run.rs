@@ -53,7 +53,7 @@ pub(super) struct Options {
     /// The same as --spread, for a new assignment.
     #[arg(long, env = "KUBELET_SUPERVISOR_SPREAD_ASSIGNMENT", default_value = "0s", value_name = "DURATION")]
     spread_assignment: GoDuration,
-    /// A change waits at most so long while exec, attach or port-forward streams run through this kubelet, images are downloaded or a pod is in its start-up probe, where the ConfigMap's annotation kubelet-supervisor.io/courtesy says nothing; 0: not at all, 1h at the most.
+    /// A change waits at most so long while exec, attach or port-forward streams run through this kubelet, where the ConfigMap's annotation kubelet-supervisor.io/courtesy says nothing; 0: not at all, 1h at the most.
     #[arg(long, env = "KUBELET_SUPERVISOR_COURTESY", default_value_t = GoDuration(limits::COURTESY), value_parser = machine::parse_courtesy, value_name = "DURATION")]
     courtesy: GoDuration,
     /// Restart a kubelet outside a trial that gave no sign of life for this long (no healthz; no WATCHDOG=1, if it pings) while the machine is well and the container runtime answers, with the same configuration; 0: never.

@@ -95,8 +95,8 @@ impl<P: Ports> Executor<P> {
             Effect::Query(ticket, Query::Environment(runtime)) => {
                 self.ports.host().observe(ticket, runtime.as_deref());
             }
-            Effect::Query(ticket, Query::Activity(pid, runtime)) => {
-                self.ports.host().observe_activity(ticket, pid, runtime.as_deref());
+            Effect::Query(ticket, Query::Streams(pid, runtime)) => {
+                self.ports.host().observe_streams(ticket, pid, runtime.as_deref());
             }
             Effect::Send(entry) => self.ports.cluster().emit(&entry),
             Effect::Answer(number, result) => self.ports.notifier().answer(number, &result),

@@ -108,13 +108,11 @@ impl Change {
     }
 
     pub(super) fn note_pods(&mut self, inventory: Option<PodInventory>) {
-        if let Stage::GoodMoment(_, inquiry) = &mut self.stage {
-            inquiry.note_pods(inventory.as_ref());
-            if inventory.is_none() && inquiry.is_for_pods() {
-                return; // a list that fails does not say that they are gone
-            }
+        // Where a change waits for pods to go, a list that fails does not say that they are gone.
+        let is_for_pods = matches!(&self.stage, Stage::GoodMoment(_, inquiry) if inquiry.is_for_pods());
+        if inventory.is_some() || !is_for_pods {
+            self.inventory = inventory;
         }
-        self.inventory = inventory;
     }
 
     /// The accepted configuration, before its switch is recorded.

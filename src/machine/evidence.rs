@@ -253,24 +253,11 @@ pub struct Environment {
     pub supplies: Supplies,
 }
 
-/// What runs through the kubelet that a restart of it would cut short; `None` where that cannot be known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Activity {
-    /// Streams of exec, attach and port-forward.
-    pub streams: Option<u32>,
-    /// Layers that the container runtime downloads.
-    pub image_pulls: Option<u32>,
-}
-
 /// What an accepted change waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// So many streams of exec, attach and port-forward run.
     Streams(u32),
-    /// So many layers of images are downloaded.
-    ImagePulls(u32),
-    /// These pods are in their start-up probe.
-    StartupProbes(Vec<String>),
     /// The Node is under pressure.
     Pressure(BTreeSet<NodePressure>),
     /// Any restart would cost these pods (with the kubelet's reason); what to write where to accept that, if it can be.
@@ -283,15 +270,13 @@ impl Hold {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Streams(_) => "streams",
-            Self::ImagePulls(_) => "image-pulls",
-            Self::StartupProbes(_) => "startup-probes",
             Self::Pressure(_) => "pressure",
             Self::PodsLost(..) => "pods-lost",
         }
     }
 
     /// All labels.
-    pub const LABELS: [&str; 5] = ["streams", "image-pulls", "startup-probes", "pressure", "pods-lost"];
+    pub const LABELS: [&str; 3] = ["streams", "pressure", "pods-lost"];
 }
 
 impl std::fmt::Display for Hold {
@@ -299,13 +284,6 @@ impl std::fmt::Display for Hold {
         match self {
             Self::Streams(1) => f.write_str("an exec, attach or port-forward stream runs"),
             Self::Streams(count) => write!(f, "{count} exec, attach or port-forward streams run"),
-            Self::ImagePulls(1) => f.write_str("a layer of an image is downloaded"),
-            Self::ImagePulls(count) => write!(f, "{count} layers of images are downloaded"),
-            Self::StartupProbes(pods) => match pods.as_slice() {
-                [pod] => write!(f, "{pod} is in its start-up probe"),
-                [pod, others @ ..] => write!(f, "{pod} and {} more pods are in their start-up probes", others.len()),
-                [] => Ok(()),
-            },
             Self::Pressure(conditions) => {
                 let conditions: Vec<&str> = conditions.iter().map(|it| it.condition()).collect();
                 write!(f, "the Node has {}", conditions.join(" and "))
@@ -334,6 +312,6 @@ pub enum Query {
     Pods,
     /// The node itself; with the runtime's socket, if known.
     Environment(Option<String>),
-    /// What runs through the kubelet of this process id; with the same socket.
-    Activity(u32, Option<String>),
+    /// The streams through the kubelet of this process id; with the same socket.
+    Streams(u32, Option<String>),
 }

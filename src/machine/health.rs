@@ -44,7 +44,7 @@ enum Question {
     Lease,
     Pods,
     /// Asked for a change alone.
-    Activity,
+    Streams,
 }
 
 impl Question {

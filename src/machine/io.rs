@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::command::Command;
 use super::events::Event;
-use super::evidence::{Activity, Environment, Failure, LeaseObservation, NodeReadiness, Query, Suspension};
+use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Query, Suspension};
 use super::history::HistoryEntry;
 use super::model::{
     Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, TrialResult,
@@ -106,8 +106,8 @@ pub enum Input {
     },
     /// Outcome of [`Query::Environment`].
     EnvironmentObserved(Ticket, Environment),
-    /// Outcome of [`Query::Activity`].
-    ActivityObserved(Ticket, Activity),
+    /// Outcome of [`Query::Streams`]; `None` if they cannot be seen.
+    StreamsObserved(Ticket, Option<u32>),
     /// Outcome of [`Effect::ReadLogTail`]; it comes at once.
     LogTail(Vec<String>),
     /// The version of the kubelet binary, once it is known.

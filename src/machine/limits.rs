@@ -128,16 +128,14 @@ pub const PROVEN_KEPT: usize = 3;
 /// cluster should not do in one second.
 pub const SPREAD: Duration = Duration::from_secs(300);
 
-/// A change waits so long for streams, image pulls and start-up probes to end (`--courtesy`): most of them last seconds, and
-/// nobody wants to wait minutes for a change.
+/// A change waits so long for streams to end (`--courtesy`): most of them last seconds, and nobody wants to wait minutes for a
+/// change.
 pub const COURTESY: Duration = Duration::from_secs(30);
 /// The longest such wait that may be asked for: what has to be changed is not kept back by a stream for ever.
 pub const COURTESY_MAX: Duration = Duration::from_secs(3600);
 /// The node is observed so often meanwhile: nothing tells of the end of another process' connection ...
 pub(crate) const GOOD_MOMENT_INTERVAL: Duration = Duration::from_secs(1);
-/// ... its pods so often: each query is a list at the API server ...
-pub(crate) const GOOD_MOMENT_POD_INTERVAL: Duration = Duration::from_secs(5);
-/// ... and where a change waits for pods to go, for as long as that takes, so often: longer than such a query may take ...
+/// ... and where a change waits for pods to go, for as long as that takes, its pods so often: longer than such a query may take ...
 pub(crate) const LOST_PODS_INTERVAL: Duration = Duration::from_secs(10);
 /// ... and who has not answered by then knows nothing that would hold the change.
 pub const GOOD_MOMENT_PATIENCE: Duration = Duration::from_secs(3);

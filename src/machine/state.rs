@@ -159,7 +159,7 @@ impl State {
                     self.environment_observed(ticket, environment, &mut fx);
                 }
             }
-            Input::ActivityObserved(ticket, activity) => self.activity_observed(ticket, activity),
+            Input::StreamsObserved(ticket, streams) => self.streams_observed(ticket, streams),
             Input::ConfigMapFetched(ticket, result) => self.config_map_fetched(ticket, result, &mut fx),
             Input::PreflightRequested { request, answer } => self.preflight_requested(request, answer.as_deref()),
             Input::LogTail(lines) => self.log_tail_read(&lines),

@@ -83,7 +83,7 @@ fn condition(state: &State) -> Condition {
             format!("Takes effect at {}: {source}", timestamp(at.wall_nanos)),
         )
     } else if let Some(waiting) = state.waiting() {
-        let (source, why) = (waiting.name(), waiting.message());
+        let (source, why) = (waiting.name(), waiting.hold);
         let message = match waiting.until {
             Some(at) => {
                 format!("Takes effect at {} at the latest: {source}; it waits, {why}", timestamp(at.wall_nanos))
@@ -137,7 +137,7 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
         })),
         "waiting": state.waiting().map(|waiting| json!({
             "source": config_source(waiting.source),
-            "for": waiting.holds.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "for": [waiting.hold.to_string()],
             "until": waiting.until.map(|at| timestamp(at.wall_nanos)),
         })),
         "supervisor": {
@@ -218,7 +218,7 @@ pub fn summary(state: &State) -> String {
         state.confirm_left().map(|left| format!(", to be confirmed within {}", GoDuration(Duration::from_secs(left))));
     let scheduled =
         state.scheduled().map(|(source, at)| format!(", {source} takes effect at {}", timestamp(at.wall_nanos)));
-    let waiting = state.waiting().map(|waiting| format!(", {} waits while {}", waiting.name(), waiting.message()));
+    let waiting = state.waiting().map(|waiting| format!(", {} waits while {}", waiting.name(), waiting.hold));
     let pinned = if state.saved().pin.is_some() { ", pinned" } else { "" };
     let frozen = if state.saved().frozen { ", frozen" } else { "" };
     let error = node_status(state).error.map(|error| format!("; {error}"));

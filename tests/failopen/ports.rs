@@ -8,7 +8,7 @@ use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::adapters::kubelet_process::KubeletProcess;
-use kubelet_supervisor::machine::evidence::{Activity, Environment, LeaseObservation};
+use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation};
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Rendered, Verdict};
 use kubelet_supervisor::machine::{Counter, Input, Level, State, Ticket};
@@ -242,9 +242,8 @@ impl ports::Host for Tap<()> {
         let environment = Environment { runtime: Some(true), ..Environment::default() };
         self.0.call("host.observe", || self.0.answer(Input::EnvironmentObserved(ticket, environment)));
     }
-    fn observe_activity(&mut self, ticket: Ticket, _pid: u32, _runtime: Option<&str>) {
-        let activity = Input::ActivityObserved(ticket, Activity::default());
-        self.0.call("host.observe_activity", || self.0.answer(activity));
+    fn observe_streams(&mut self, ticket: Ticket, _pid: u32, _runtime: Option<&str>) {
+        self.0.call("host.observe_streams", || self.0.answer(Input::StreamsObserved(ticket, None)));
     }
 }
 

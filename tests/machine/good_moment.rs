@@ -5,7 +5,7 @@ use std::time::Duration;
 use kubelet_config::pods::{PodInventory, PodSummary};
 use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::command::{Command, Target};
-use kubelet_supervisor::machine::evidence::{Activity, Hold, NodePressure, Query};
+use kubelet_supervisor::machine::evidence::{Hold, NodePressure, Query};
 use kubelet_supervisor::machine::status::node_status;
 use kubelet_supervisor::machine::{Effect, Input, Settings, StoreRequest};
 use serde_json::{Value, json};
@@ -22,20 +22,6 @@ fn proven() -> Node {
     node
 }
 
-fn streams(count: u32) -> Activity {
-    Activity { streams: Some(count), image_pulls: Some(0) }
-}
-
-fn in_startup_probe() -> PodInventory {
-    let pod = PodSummary {
-        name: "d/slow".to_owned(),
-        phase: "Running".to_owned(),
-        is_starting: true,
-        ..PodSummary::default()
-    };
-    PodInventory { pods: vec![pod], ..PodInventory::default() }
-}
-
 fn under_pressure() -> Node {
     let mut node = proven();
     node.pressure = [NodePressure::Disk].into();
@@ -43,8 +29,8 @@ fn under_pressure() -> Node {
     node
 }
 
-fn holds(node: &Node) -> Vec<Hold> {
-    node.state.waiting().map(|waiting| waiting.holds.to_vec()).unwrap_or_default()
+fn hold(node: &Node) -> Option<Hold> {
+    node.state.waiting().map(|waiting| waiting.hold.clone())
 }
 
 fn told(node: &Node) -> usize {
@@ -52,33 +38,25 @@ fn told(node: &Node) -> usize {
 }
 
 #[test]
-fn it_waits_for_what_runs_through_the_kubelet_and_no_longer() {
-    let cases: [(Activity, PodInventory, Hold); 3] = [
-        (streams(2), PodInventory::default(), Hold::Streams(2)),
-        (Activity { streams: None, image_pulls: Some(1) }, PodInventory::default(), Hold::ImagePulls(1)),
-        (streams(0), in_startup_probe(), Hold::StartupProbes(vec!["d/slow".to_owned()])),
-    ];
-    for (activity, inventory, hold) in cases {
-        let mut node = proven();
-        (node.activity, node.inventory) = (activity, inventory);
-        node.assign("b");
-        assert!(node.until_start(20).is_none(), "{hold}");
-        assert_eq!((holds(&node), told(&node)), (vec![hold], 1));
-        let condition = node_status(&node.state).condition;
-        assert_eq!(condition.reason.as_str(), "Scheduled");
-        assert!(condition.message.starts_with("Takes effect at 2023-"), "{}", condition.message);
-        (node.activity, node.inventory) = (streams(0), PodInventory::default());
-        // Pods are asked for every five seconds.
-        assert!(node.until_start(6).is_some());
-        assert_eq!((node.active(), holds(&node)), ("b", vec![]));
-    }
+fn it_waits_for_streams_and_no_longer() {
+    let mut node = proven();
+    node.streams = Some(2);
+    node.assign("b");
+    assert!(node.until_start(20).is_none());
+    assert_eq!((hold(&node), told(&node)), (Some(Hold::Streams(2)), 1));
+    let condition = node_status(&node.state).condition;
+    assert_eq!(condition.reason.as_str(), "Scheduled");
+    assert!(condition.message.starts_with("Takes effect at 2023-"), "{}", condition.message);
+    node.streams = Some(0);
+    assert!(node.until_start(2).is_some());
+    assert_eq!((node.active(), hold(&node)), ("b", None));
 }
 
 #[test]
 fn what_does_not_end_delays_it_by_the_courtesy() {
     for (annotation, waits) in [(None, COURTESY), (Some("7s"), 7), (Some("1m"), 60)] {
         let mut node = proven();
-        node.activity = streams(1);
+        node.streams = Some(1);
         let annotations = ConfigAnnotations { courtesy: annotation.map(str::to_owned), ..ConfigAnnotations::default() };
         node.define("b", json!({}), annotations);
         node.assign("b");
@@ -90,14 +68,14 @@ fn what_does_not_end_delays_it_by_the_courtesy() {
 #[test]
 fn without_a_courtesy_nobody_asks() {
     let mut node = proven();
-    node.activity = streams(1);
+    node.streams = Some(1);
     node.define("b", json!({}), ConfigAnnotations { courtesy: Some("0".to_owned()), ..ConfigAnnotations::default() });
     let starts = node.starts.len();
     node.effects.clear();
     node.assign("b");
     node.pass(1);
     assert_eq!(node.starts.len(), starts + 1);
-    assert!(!node.effects.iter().any(|effect| matches!(effect, Effect::Query(_, Query::Activity(..)))));
+    assert!(!node.effects.iter().any(|effect| matches!(effect, Effect::Query(_, Query::Streams(..)))));
 }
 
 /// A wait may be long, and an administrator goes on editing: what nobody asks for any more does not fill the disk.
@@ -129,17 +107,17 @@ fn what_was_overtaken_while_it_waited_is_removed() {
 #[test]
 fn what_cannot_be_known_holds_nothing() {
     let mut node = proven();
-    node.activity = Activity::default();
+    node.streams = None;
     let starts = node.starts.len();
     node.assign("b");
     assert_eq!((node.starts.len(), told(&node)), (starts + 1, 0));
-    let says = |effect: &Effect| matches!(effect, Effect::Log(_, line) if line.contains("image pulls cannot be seen"));
+    let says = |effect: &Effect| matches!(effect, Effect::Log(_, line) if line.contains("streams cannot be seen"));
     assert!(node.effects.iter().any(says));
     // Nor does who never answers: three seconds for this, six for the baseline.
     let mut node = proven();
     node.hold();
     node.assign("b");
-    assert!(holds(&node).is_empty());
+    assert!(hold(&node).is_none());
     let asked =
         |node: &Node| node.effects.iter().filter(|effect| matches!(effect, Effect::Query(_, Query::Lease))).count();
     let before = asked(&node);
@@ -172,7 +150,7 @@ fn the_way_back_and_a_kubelet_that_is_not_up_do_not_wait() {
     let mut node = proven();
     node.assign("b");
     node.pass(20);
-    node.activity = streams(1);
+    node.streams = Some(1);
     let starts = node.starts.len();
     node.assign("a");
     assert_eq!((node.starts.len(), node.active()), (starts + 1, "a"));
@@ -180,25 +158,25 @@ fn the_way_back_and_a_kubelet_that_is_not_up_do_not_wait() {
     let mut node = proven();
     node.assign("b");
     node.pass(20);
-    node.activity = streams(1);
+    node.streams = Some(1);
     node.operate(Command::Rollback { to: Target::Lkg }).unwrap();
     assert_eq!(node.active(), "a");
     // A trial fails, of a kubelet that runs and says no more that it is healthy.
     let mut node = proven();
     node.assign("b");
     node.pass(20);
-    node.activity = streams(1);
+    node.streams = Some(1);
     node.healthz = Some(false);
     node.pass(60);
     assert_eq!((node.active(), told(&node)), ("a", 0), "{:?}", node.events());
     // The assignment is taken back.
     let mut node = proven();
-    node.activity = streams(1);
+    node.streams = Some(1);
     node.step(Input::Node(kubelet_config::assignment::Assignment::Local));
     assert_eq!(node.active(), "");
     // A kubelet that does not come up has nothing that could be cut.
     let mut node = proven();
-    (node.activity, node.ready_after) = (streams(1), None);
+    (node.streams, node.ready_after) = (Some(1), None);
     node.exit(1);
     node.pass(30);
     let starts = node.starts.len();
@@ -218,7 +196,7 @@ fn a_wait_that_is_interrupted_does_not_begin_anew() {
     ];
     for interrupt in interruptions {
         let mut node = proven();
-        node.activity = streams(1);
+        node.streams = Some(1);
         node.assign("b");
         node.pass(10);
         interrupt(&mut node);
@@ -230,7 +208,7 @@ fn a_wait_that_is_interrupted_does_not_begin_anew() {
 #[test]
 fn a_newer_version_or_none_ends_the_wait() {
     let mut node = proven();
-    node.activity = streams(1);
+    node.streams = Some(1);
     node.assign("b");
     node.pass(10);
     node.assign("a");
@@ -245,16 +223,16 @@ fn a_newer_version_or_none_ends_the_wait() {
 #[test]
 fn it_waits_for_as_long_as_the_node_is_under_pressure() {
     let mut node = under_pressure();
-    node.activity = streams(1);
+    node.streams = Some(1);
     node.assign("b");
     assert!(node.until_start(3600).is_none());
-    assert_eq!((holds(&node), told(&node)), (vec![Hold::Pressure([NodePressure::Disk].into())], 1));
+    assert_eq!((hold(&node), told(&node)), (Some(Hold::Pressure([NodePressure::Disk].into())), 1));
     let condition = node_status(&node.state).condition;
     assert!(condition.message.starts_with("Waits while the Node has DiskPressure: "), "{}", condition.message);
     // What runs through the kubelet is waited for then. The Node tells every ten seconds.
     node.pressure.clear();
     node.pass(10);
-    assert_eq!((holds(&node), told(&node)), (vec![Hold::Streams(1)], 2));
+    assert_eq!((hold(&node), told(&node)), (Some(Hold::Streams(1)), 2));
     let waited = node.until_start(40).unwrap();
     assert!((COURTESY - 11..=COURTESY).contains(&waited), "{waited}");
     assert_eq!(node.active(), "b");
@@ -309,11 +287,11 @@ fn pressure_that_the_change_may_end_does_not_hold_it() {
 #[test]
 fn a_reset_waits_for_the_end_of_a_pressure_and_tells_what_it_costs() {
     let mut node = under_pressure();
-    node.activity = streams(1);
+    node.streams = Some(1);
     let withdrawn = || Input::Node(kubelet_config::assignment::Assignment::Local);
     node.step(withdrawn());
     assert!(node.until_start(600).is_none());
-    assert_eq!((holds(&node), told(&node)), (vec![Hold::Pressure([NodePressure::Disk].into())], 1));
+    assert_eq!((hold(&node), told(&node)), (Some(Hold::Pressure([NodePressure::Disk].into())), 1));
     let status = node_status(&node.state);
     assert_eq!((status.assigned, node.active()), (None, "a"));
     assert!(
@@ -356,7 +334,7 @@ fn a_reset_to_a_local_file_that_cannot_be_read_waits_for_the_end_of_a_pressure_t
     node.pass(10);
     node.step(Input::Node(kubelet_config::assignment::Assignment::Local));
     assert!(node.until_start(600).is_none());
-    assert_eq!((node.active(), holds(&node)), ("a", vec![Hold::Pressure([NodePressure::Disk].into())]));
+    assert_eq!((node.active(), hold(&node)), ("a", Some(Hold::Pressure([NodePressure::Disk].into()))));
     node.pressure.clear();
     assert!(node.until_start(20).is_some());
     assert_eq!(node.active(), "");
@@ -381,8 +359,8 @@ fn stray() -> PodInventory {
     inventory
 }
 
-fn labels_of_holds(node: &Node) -> Vec<&'static str> {
-    holds(node).iter().map(Hold::label).collect()
+fn label(node: &Node) -> Option<&'static str> {
+    hold(node).map(|hold| hold.label())
 }
 
 #[test]
@@ -390,12 +368,12 @@ fn it_waits_for_as_long_as_any_restart_would_cost_pods() {
     for courtesy in ["30s", "0"] {
         let mut node = proven();
         node.inventory = stray();
-        node.activity = streams(1);
+        node.streams = Some(1);
         let annotations = ConfigAnnotations { courtesy: Some(courtesy.to_owned()), ..ConfigAnnotations::default() };
         node.define("b", json!({"syncFrequency": "2m"}), annotations);
         node.assign("b");
         assert!(node.until_start(3600).is_none(), "{:?}", node.events());
-        assert_eq!((labels_of_holds(&node), told(&node)), (vec!["pods-lost"], 1));
+        assert_eq!((label(&node), told(&node)), (Some("pods-lost"), 1));
         let message = node_status(&node.state).condition.message;
         let told = "Waits while any restart would cost pods (move them away, or accept it: annotation \
                     kubelet-supervisor.io/acknowledge: pods): default/db (NodeAffinity): ";
@@ -403,7 +381,7 @@ fn it_waits_for_as_long_as_any_restart_would_cost_pods() {
         // It has gone; pods are asked for every ten seconds, and what runs through the kubelet is waited for then.
         node.inventory.pods.clear();
         node.pass(11);
-        assert_eq!(labels_of_holds(&node), if courtesy == "0" { vec![] } else { vec!["streams"] });
+        assert_eq!(label(&node), (courtesy != "0").then_some("streams"));
         assert_eq!(node.until_start(40).is_some(), courtesy != "0");
         assert_eq!((node.active(), node.events().contains(&"KubeletConfigRejected")), ("b", false));
     }
@@ -442,7 +420,7 @@ fn pods_lost_to_any_restart_hold_only_what_can_be_acknowledged_and_is_known() {
     node.pass(20);
     node.lists_pods = false;
     node.pass(60);
-    assert_eq!((labels_of_holds(&node), node.active()), (vec!["pods-lost"], "a"));
+    assert_eq!((label(&node), node.active()), (Some("pods-lost"), "a"));
     // What the change would cost itself refuses it, so that nobody accepts with the one what was not named.
     let mut node = proven();
     node.inventory = stray();
@@ -487,5 +465,5 @@ fn pressure_that_comes_while_the_baseline_is_waited_for_holds_it_too() {
     node.step(Input::NodeObserved(readiness));
     node.release();
     node.pass(30);
-    assert_eq!((node.starts.len(), holds(&node)), (starts, vec![Hold::Pressure([NodePressure::Pid].into())]));
+    assert_eq!((node.starts.len(), hold(&node)), (starts, Some(Hold::Pressure([NodePressure::Pid].into()))));
 }

@@ -40,8 +40,6 @@ pub struct ContainerView {
     pub resources: Option<Value>,
     /// `restartPolicy`, raw JSON: `Always` makes an init container a sidecar.
     pub restart_policy: Option<Value>,
-    /// `startupProbe`, raw JSON.
-    pub startup_probe: Option<Value>,
 }
 
 /// `Pod.status`.
@@ -67,7 +65,6 @@ pub fn summarize(identity: PodSummary, spec: &PodSpecView, status: PodStatusView
     let text = |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
     PodSummary {
         is_best_effort: status.qos_class.as_ref().is_some_and(|class| class == "BestEffort"),
-        is_starting: containers(spec).any(|container| statuses.is_starting(container)),
         phase: text(status.phase),
         reason: text(status.reason),
         requests: all_requests(spec, &statuses),
@@ -124,18 +121,6 @@ impl Statuses {
         let status = self.get(container)?;
         let of = |path: &str| amount(resource, status.pointer(path)?.get(resource)?.as_str()?);
         of("/allocatedResources").or_else(|| of("/resources/requests"))
-    }
-
-    /// True while a container with a start-up probe runs and has not passed it (`started`,
-    /// pkg/kubelet/prober/prober_manager.go, v1.20.2 and v1.36.2).
-    fn is_starting(&self, container: &ContainerView) -> bool {
-        let is_probed = container.startup_probe.as_ref().is_some_and(Value::is_object);
-        let is_unpassed = |status: &Value| status.get("started") == Some(&Value::Bool(false));
-        is_probed && self.is_running(container) && self.get(container).is_some_and(is_unpassed)
-    }
-
-    fn is_running(&self, container: &ContainerView) -> bool {
-        self.get(container).is_some_and(|status| status.pointer("/state/running").is_some_and(Value::is_object))
     }
 
     fn get(&self, container: &ContainerView) -> Option<&Value> {
@@ -202,8 +187,6 @@ pub struct PodSummary {
     pub is_static: bool,
     /// It was deleted (`metadata.deletionTimestamp`) and has not left yet.
     pub is_terminating: bool,
-    /// A container of it is in its start-up probe.
-    pub is_starting: bool,
     /// The kubelet evicts others for it: a static pod, or one of a system priority.
     pub is_critical: bool,
     /// Its QoS class is BestEffort, as the API server has it.
@@ -338,23 +321,5 @@ mod tests {
         for odd in [json!(null), json!({"metadata": 1, "spec": [], "status": "x"})] {
             assert_eq!(PodSummary::from_object(&odd), PodSummary { name: "/".to_owned(), ..PodSummary::default() });
         }
-    }
-
-    #[test]
-    fn a_pod_in_its_start_up_probe() {
-        let pod = |probe: Value, state: Value, started: Value| {
-            let status = json!({"name": "c", "state": state, "started": started});
-            let container = json!({"name": "c", "startupProbe": probe});
-            PodSummary::from_object(&json!({
-                "spec": {"containers": [{"name": "other"}, container.clone()]},
-                "status": {"phase": "Running", "containerStatuses": [{"name": "other", "started": true}, status]},
-            }))
-        };
-        let (probe, running) = (json!({"exec": {"command": ["true"]}}), json!({"running": {"startedAt": "x"}}));
-        assert!(pod(probe.clone(), running.clone(), json!(false)).is_starting);
-        assert!(!pod(probe.clone(), running.clone(), json!(true)).is_starting, "passed");
-        assert!(!pod(Value::Null, running.clone(), json!(false)).is_starting, "it has none");
-        assert!(!pod(probe.clone(), json!({"waiting": {"reason": "CrashLoopBackOff"}}), json!(false)).is_starting);
-        assert!(!pod(probe, running, Value::Null).is_starting, "not known");
     }
 }

@@ -12,7 +12,7 @@ use kubelet_config::pods::PodInventory;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_config::status::{NodeConfigStatus, PreflightAnswer};
 use kubelet_supervisor::machine::command::Command;
-use kubelet_supervisor::machine::evidence::{Activity, Environment, NodePressure, NodeReadiness};
+use kubelet_supervisor::machine::evidence::{Environment, NodePressure, NodeReadiness};
 use kubelet_supervisor::machine::model::{Exit, Moment, Rendered};
 use kubelet_supervisor::machine::records::{Phase, Records};
 use kubelet_supervisor::machine::status::node_status;
@@ -51,8 +51,8 @@ pub struct Node {
     pub ready_after: Option<u64>,
     pub healthz: Option<bool>,
     pub environment: Environment,
-    /// What runs through the kubelet, and what the Node is under.
-    pub activity: Activity,
+    /// The streams through the kubelet, and what the Node is under.
+    pub streams: Option<u32>,
     pub pressure: BTreeSet<NodePressure>,
     /// False: nobody answers.
     pub queries_answered: bool,
@@ -164,7 +164,7 @@ impl Node {
             ready_after: Some(1),
             healthz: Some(true),
             environment: Environment { runtime: Some(true), ..Environment::default() },
-            activity: Activity { streams: Some(0), image_pulls: Some(0) },
+            streams: Some(0),
             pressure: BTreeSet::new(),
             queries_answered: true,
             held: None,

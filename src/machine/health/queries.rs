@@ -63,7 +63,7 @@ impl State {
                 self.health.asked_runtime.clone_from(socket);
                 Question::Environment
             }
-            Query::Activity(..) => Question::Activity,
+            Query::Streams(..) => Question::Streams,
         };
         self.health.asked.insert(question, ticket);
         fx.push(Effect::Query(ticket, query));
@@ -75,9 +75,9 @@ impl State {
         self.health.asked.clear();
     }
 
-    /// True if this answers the latest question for what runs through the kubelet.
-    pub(in crate::machine) fn is_activity_awaited(&mut self, ticket: Ticket) -> bool {
-        self.health.take_answer(Question::Activity, ticket)
+    /// True if this answers the latest question for the streams through the kubelet.
+    pub(in crate::machine) fn are_streams_awaited(&mut self, ticket: Ticket) -> bool {
+        self.health.take_answer(Question::Streams, ticket)
     }
 
     /// Asks whatever is due to be asked.
@@ -96,7 +96,7 @@ impl State {
                     self.query(Query::Lease, fx);
                 }
                 (Question::Pods, _) if self.may_lose_pods() => drop(self.query(Query::Pods, fx)),
-                (Question::Pods | Question::Activity, _) => {}
+                (Question::Pods | Question::Streams, _) => {}
             }
         }
     }
@@ -117,7 +117,7 @@ impl State {
     fn pause_after(&self, question: Question) -> Duration {
         match question {
             Question::Healthz => 2 * limits::PROBE_TIMEOUT, // its answer comes sooner, or is lost
-            Question::Environment | Question::Activity => limits::QUERY_INTERVAL,
+            Question::Environment | Question::Streams => limits::QUERY_INTERVAL,
             Question::Pods => limits::POD_QUERY_INTERVAL,
             Question::Lease => {
                 // The trial's clock waits for the first renewal, which comes with the start.

@@ -246,9 +246,9 @@ impl Driver {
                 self.fetches.push((ticket, map.expect("one of this world's")));
             }
             // Asked seldom: the answer comes by itself.
-            Effect::Query(ticket, Query::Activity(..)) => {
+            Effect::Query(ticket, Query::Streams(..)) => {
                 let how = u8::try_from(ticket % 12).unwrap();
-                return Some(Input::ActivityObserved(ticket, inputs::activity(how)));
+                return Some(Input::StreamsObserved(ticket, inputs::streams(how)));
             }
             Effect::Query(ticket, query) => self.queries.push((ticket, query)),
             Effect::ReadLogTail => return Some(Input::LogTail(Vec::new())),
@@ -456,7 +456,7 @@ impl Driver {
             Query::Lease => Input::LeaseObserved(ticket, inputs::lease(how, self.now)),
             Query::Pods => Input::PodsObserved(ticket, (how > 0).then(PodInventory::default)),
             Query::Environment(_) => Input::EnvironmentObserved(ticket, inputs::environment(how)),
-            Query::Activity(..) => Input::ActivityObserved(ticket, inputs::activity(how)),
+            Query::Streams(..) => Input::StreamsObserved(ticket, inputs::streams(how)),
         });
     }
 

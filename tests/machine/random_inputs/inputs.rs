@@ -7,7 +7,7 @@ use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
 use kubelet_supervisor::machine::command::{Command, Target};
-use kubelet_supervisor::machine::evidence::{Activity, Environment, LeaseObservation, NodePressure, NodeReadiness};
+use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, NodePressure, NodeReadiness};
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Damage, Exit, KubeletId, RenderError, Verdict, Verification};
 use kubelet_supervisor::machine::records::Stored;
@@ -58,7 +58,7 @@ pub fn kind(input: &Input) -> usize {
         Input::ConfigMapFetched(..) => 34,
         Input::PreflightRequested { .. } => 35,
         Input::PreflightWithDone(..) => 36,
-        Input::ActivityObserved(..) => 37,
+        Input::StreamsObserved(..) => 37,
     }
 }
 
@@ -117,7 +117,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         34 => fetched(ticket, seed % 3, seed),
         35 => preflight(seed),
         36 => Input::PreflightWithDone(ticket, if odd { Err("absent".to_owned()) } else { Ok(verdict(seed)) }),
-        37 => Input::ActivityObserved(ticket, activity(seed)),
+        37 => Input::StreamsObserved(ticket, streams(seed)),
         _ => Input::Tick,
     }
 }
@@ -150,11 +150,8 @@ pub fn verdict(which: u8) -> Verdict {
     }
 }
 
-pub fn activity(which: u8) -> Activity {
-    Activity {
-        streams: (which > 2).then_some(u32::from(which % 3)),
-        image_pulls: (which > 4).then_some(u32::from(which % 2)),
-    }
+pub fn streams(which: u8) -> Option<u32> {
+    (which > 2).then_some(u32::from(which % 3))
 }
 
 /// With every third heartbeat the Node is under pressure.

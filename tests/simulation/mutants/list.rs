@@ -249,8 +249,8 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::Courtesy,
         name: "a change waits for as long as there are streams",
         file: "machine/change/good_moment/step.rs",
-        original: "now < until && self.is_held_by_activity(until, fx)",
-        mutated: "self.is_held_by_activity(until, fx)",
+        original: "now < until && self.is_held_by_streams(until, fx)",
+        mutated: "self.is_held_by_streams(until, fx)",
     },
     Mutant {
         law: Law::BadStaysBad,

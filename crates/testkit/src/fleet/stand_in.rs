@@ -10,7 +10,7 @@ use kubelet_config::rendering::{DropIn, HealthzTarget};
 use kubelet_config::source::{Merge, Payload, Source};
 use kubelet_supervisor::adapters::kube::KubeCluster;
 use kubelet_supervisor::daemon::render::{self, configuration};
-use kubelet_supervisor::machine::evidence::{Activity, Environment};
+use kubelet_supervisor::machine::evidence::Environment;
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Exit, KubeletId, LoadTarget, RenderError, Rendered, Verdict, Verification};
 use kubelet_supervisor::machine::records::{RecordFile, Version};
@@ -324,8 +324,8 @@ impl ports::Host for StandIn {
     fn observe(&mut self, ticket: Ticket, _runtime: Option<&str>) {
         self.answer(Input::EnvironmentObserved(ticket, Environment::default()));
     }
-    fn observe_activity(&mut self, ticket: Ticket, _pid: u32, _runtime: Option<&str>) {
-        self.answer(Input::ActivityObserved(ticket, Activity::default()));
+    fn observe_streams(&mut self, ticket: Ticket, _pid: u32, _runtime: Option<&str>) {
+        self.answer(Input::StreamsObserved(ticket, None));
     }
 }
 

@@ -186,7 +186,7 @@ impl Node {
                 (answers && !self.busy && !self.asks_to_wait && self.lists_pods).then(|| self.inventory.clone()),
             ),
             Query::Environment(_) => Input::EnvironmentObserved(ticket, self.environment.clone()),
-            Query::Activity(..) => Input::ActivityObserved(ticket, self.activity),
+            Query::Streams(..) => Input::StreamsObserved(ticket, self.streams),
         }
     }
 

@@ -152,13 +152,11 @@ impl Chaos {
         if !rng.one_in(3) {
             return;
         }
-        let (streams, pulls) = (u32::from(rng.one_in(2)), u32::from(rng.one_in(4)));
+        let streams = u32::from(rng.one_in(2));
         let pressure = rng.one_in(2).then(|| Duration::from_secs(3 + rng.below(12)));
         let stray = if rng.one_in(3) { Duration::ZERO } else { Duration::from_secs(3 + rng.below(6)) };
-        self.node.outside.borrow_mut().disturb_node(streams, pulls, pressure, stray);
-        self.note(&format!(
-            "{streams} streams, {pulls} downloads, pressure for {pressure:?}, a stray pod for {stray:?}"
-        ));
+        self.node.outside.borrow_mut().disturb_node(streams, pressure, stray);
+        self.note(&format!("{streams} streams, pressure for {pressure:?}, a stray pod for {stray:?}"));
         if pressure.is_some() {
             self.pass(Duration::from_secs(3));
         }
@@ -404,7 +402,7 @@ impl Chaos {
                 outside.assign(name);
             }
         }
-        self.node.outside.borrow_mut().disturb_node(0, 0, None, Duration::ZERO);
+        self.node.outside.borrow_mut().disturb_node(0, None, Duration::ZERO);
         let peace = format!("peace: {:?}", self.node.outside.borrow().desired);
         self.note(&peace);
         // The disk may have to be found to work again before a command is taken.

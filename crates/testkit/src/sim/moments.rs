@@ -1,11 +1,11 @@
-//! What a change waits for: streams through the kubelet, downloads, pressure.
+//! What a change waits for: streams through the kubelet, pressure, pods that it would cost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kubelet_config::pods::PodSummary;
 use kubelet_config::source::Source;
-use kubelet_supervisor::machine::evidence::{Activity, NodePressure};
+use kubelet_supervisor::machine::evidence::NodePressure;
 use kubelet_supervisor::machine::{Input, Ticket};
 use serde_json::json;
 
@@ -18,7 +18,6 @@ pub const COURTESY: Duration = Duration::from_secs(4);
 #[derive(Debug, Default)]
 pub struct Moments {
     pub streams: u32,
-    pub image_pulls: u32,
     is_under_pressure: bool,
     /// Since when the supervisor knows of it.
     pub(super) told: Option<Duration>,
@@ -32,15 +31,11 @@ pub struct Moments {
     pub(super) stopped_for_a_loss: bool,
     /// It has known of one since the last start.
     pub(super) has_known_of_loss: bool,
-    /// What waits for streams and downloads by the supervisor's own account, and since when.
+    /// What waits for streams by the supervisor's own account, and since when.
     pub(super) waits: Option<(Source, Duration)>,
 }
 
 impl Moments {
-    pub fn activity(&self) -> Activity {
-        Activity { streams: Some(self.streams), image_pulls: Some(self.image_pulls) }
-    }
-
     pub fn ask_for_pods(&mut self, ticket: Ticket) {
         self.asked_for_pods = Some((ticket, false));
     }
@@ -74,8 +69,8 @@ impl Moments {
 
 impl Outside {
     /// There are streams from now on, and a pressure and a pod that any restart costs for so long.
-    pub fn disturb_node(&mut self, streams: u32, image_pulls: u32, pressure: Option<Duration>, stray: Duration) {
-        (self.moments.streams, self.moments.image_pulls) = (streams, image_pulls);
+    pub fn disturb_node(&mut self, streams: u32, pressure: Option<Duration>, stray: Duration) {
+        self.moments.streams = streams;
         self.moments.stray_until = self.now + stray;
         if let Some(lasts) = pressure.filter(|_| !self.moments.is_under_pressure) {
             self.moments.is_under_pressure = true;

@@ -261,9 +261,9 @@ impl ports::Host for Handle {
         outside.observations.asked = Some(ticket);
         outside.schedule_answer(Coming::Environment(ticket));
     }
-    fn observe_activity(&mut self, ticket: Ticket, _pid: u32, _runtime: Option<&str>) {
+    fn observe_streams(&mut self, ticket: Ticket, _pid: u32, _runtime: Option<&str>) {
         self.note(Call::Query);
-        self.0.borrow_mut().schedule_answer(Coming::Activity(ticket));
+        self.0.borrow_mut().schedule_answer(Coming::Streams(ticket));
     }
 }
 

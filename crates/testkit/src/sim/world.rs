@@ -47,7 +47,7 @@ pub enum Coming {
     Lease(Ticket),
     Pods(Ticket),
     Environment(Ticket),
-    Activity(Ticket),
+    Streams(Ticket),
     /// The Node is under pressure no more.
     Relief,
     Fetched(Ticket, ConfigMapRef),
@@ -230,7 +230,7 @@ impl Outside {
             Coming::Fetched(ticket, map) => Some(Input::ConfigMapFetched(ticket, self.fetched(&map))),
             Coming::Pods(ticket) => Some(Input::PodsObserved(ticket, self.pods(ticket))),
             Coming::Relief => self.relieve(),
-            Coming::Activity(ticket) => Some(Input::ActivityObserved(ticket, self.moments.activity())),
+            Coming::Streams(ticket) => Some(Input::StreamsObserved(ticket, Some(self.moments.streams))),
             Coming::Environment(ticket) => Some(Input::EnvironmentObserved(ticket, self.environment(ticket))),
         }
     }

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::super::impact::refused_impact;
 use super::super::{Change, Stage};
-use super::{Cause, Inquiry, MomentTimes, Waiting, message};
-use crate::machine::evidence::{Activity, Hold, NodePressure, Query};
+use super::{Cause, Inquiry, MomentTimes, Waiting};
+use crate::machine::evidence::{Hold, NodePressure, Query};
 use crate::machine::io::{Effect, Ticket, log};
 use crate::machine::model::{Moment, Rendered, later};
 use crate::machine::{Level, Run, State, events, limits, parse_courtesy};
@@ -62,16 +62,16 @@ impl State {
             if let (Hold::Pressure(_), Some(change)) = (&lasting, &mut self.change) {
                 change.inventory = None; // nobody asks for the pods meanwhile
             }
-            self.hold(vec![lasting], None, fx);
+            self.hold(lasting, None, fx);
             return self.ask_for_pods(fx);
         }
         if let Some(inquiry) = self.inquiry_of_change().filter(|inquiry| inquiry.until.is_none()) {
-            inquiry.holds.clear(); // what lasted is over
+            inquiry.hold = None; // what lasted is over
         }
         // A reset has nobody's annotation, and is often meant to end something.
         let courtesy = self.courtesy(&rendered.annotations).ok().filter(|_| source.is_some());
         let until = later(since, courtesy.unwrap_or_default());
-        if now < until && self.is_held_by_activity(until, fx) {
+        if now < until && self.is_held_by_streams(until, fx) {
             return;
         }
         self.tell_unknown(source.as_ref(), fx);
@@ -117,66 +117,59 @@ impl State {
         !self.is_urgent(rendered) && self.lasting_hold(source, rendered, impacts).is_some()
     }
 
-    /// Those that any restart would cost may have gone meanwhile.
     fn ask_for_pods(&mut self, fx: &mut Vec<Effect>) {
         let now = self.now;
-        let asks = |inquiry: &&mut Inquiry| inquiry.is_for_pods() && inquiry.pods_are_due(now);
-        if let Some(inquiry) = self.inquiry_of_change().filter(asks) {
-            (inquiry.pods_asked_at, inquiry.awaits_pods) = (Some(now), true);
+        if let Some(inquiry) = self.inquiry_of_change().filter(|inquiry| inquiry.pods_are_due(now)) {
+            inquiry.pods_asked_at = Some(now);
             self.query(Query::Pods, fx);
         }
     }
 
-    /// True while something runs that the change waits for, or may. It is asked anew every second.
-    fn is_held_by_activity(&mut self, until: Moment, fx: &mut Vec<Effect>) -> bool {
+    /// True while streams run, or may. It is asked anew every second.
+    fn is_held_by_streams(&mut self, until: Moment, fx: &mut Vec<Effect>) -> bool {
         let now = self.now;
         let Some(inquiry) = self.inquiry_of_change() else { return false };
         if let Some(asked_at) = inquiry.asked_at {
-            if inquiry.is_open() && now < later(asked_at, limits::GOOD_MOMENT_PATIENCE) {
+            if inquiry.awaits_streams && now < later(asked_at, limits::GOOD_MOMENT_PATIENCE) {
                 return true;
             }
-            inquiry.give_up();
-            let holds = inquiry.found();
-            if holds.is_empty() {
-                return false;
+            if std::mem::take(&mut inquiry.awaits_streams) {
+                inquiry.streams = None; // who has not answered by now knows nothing that would hold the change
             }
-            self.hold(holds, Some(until), fx);
+            let Some(count) = inquiry.streams.filter(|count| *count > 0) else { return false };
+            self.hold(Hold::Streams(count), Some(until), fx);
             if now < later(asked_at, limits::GOOD_MOMENT_INTERVAL) {
                 return true;
             }
         }
-        self.ask_for_activity(fx);
+        self.ask_for_streams(fx);
         true
     }
 
-    fn ask_for_activity(&mut self, fx: &mut Vec<Effect>) {
+    fn ask_for_streams(&mut self, fx: &mut Vec<Effect>) {
         let (now, pid, runtime) = (self.now, self.pid(), self.runtime_socket());
         let (Some(pid), Some(inquiry)) = (pid, self.inquiry_of_change()) else { return };
-        (inquiry.asked_at, inquiry.awaits_activity) = (Some(now), true);
-        if inquiry.pods_are_due(now) {
-            (inquiry.pods_asked_at, inquiry.awaits_pods) = (Some(now), true);
-            self.query(Query::Pods, fx);
-        }
-        self.query(Query::Activity(pid, runtime), fx);
+        (inquiry.asked_at, inquiry.awaits_streams) = (Some(now), true);
+        self.query(Query::Streams(pid, runtime), fx);
     }
 
-    pub(in crate::machine) fn activity_observed(&mut self, ticket: Ticket, activity: Activity) {
-        if self.is_activity_awaited(ticket)
+    pub(in crate::machine) fn streams_observed(&mut self, ticket: Ticket, streams: Option<u32>) {
+        if self.are_streams_awaited(ticket)
             && let Some(inquiry) = self.inquiry_of_change()
         {
-            (inquiry.awaits_activity, inquiry.activity) = (false, activity);
+            (inquiry.awaits_streams, inquiry.streams) = (false, streams);
         }
     }
 
     /// The change waits for this, and that is told once.
-    fn hold(&mut self, holds: Vec<Hold>, until: Option<Moment>, fx: &mut Vec<Effect>) {
-        let (why, cause) = (message(&holds), Cause::of(&holds));
+    fn hold(&mut self, hold: Hold, until: Option<Moment>, fx: &mut Vec<Effect>) {
+        let (why, cause) = (hold.to_string(), Cause::of(&hold));
         if let Some(inquiry) = self.inquiry_of_change() {
             let begins = !inquiry.is_holding();
             if until.is_none() {
-                inquiry.forget_activity();
+                inquiry.forget_streams();
             }
-            (inquiry.holds, inquiry.until) = (holds, until);
+            (inquiry.hold, inquiry.until) = (Some(hold), until);
             if begins {
                 self.collect(fx); // what it has overtaken: the wait may be long
             }
@@ -190,19 +183,9 @@ impl State {
 
     /// What could not be known held nothing; that is said.
     fn tell_unknown(&mut self, source: Option<&Source>, fx: &mut Vec<Effect>) {
-        let Some(Inquiry { asked_at: Some(_), activity, .. }) = self.inquiry_of_change() else { return };
-        let unknown =
-            [(activity.streams, "exec, attach or port-forward streams"), (activity.image_pulls, "image pulls")];
-        let unknown: Vec<&str> =
-            unknown.into_iter().filter(|(count, _)| count.is_none()).map(|(_, what)| what).collect();
-        if !unknown.is_empty() {
-            let line = format!(
-                "{}: {} cannot be seen with this container runtime, and were not waited for",
-                status::name(source),
-                unknown.join(" and ")
-            );
-            log(fx, Level::Info, line);
-        }
+        let Some(Inquiry { asked_at: Some(_), streams: None, .. }) = self.inquiry_of_change() else { return };
+        let what = "exec, attach or port-forward streams cannot be seen with this container runtime";
+        log(fx, Level::Info, format!("{}: {what}, and were not waited for", status::name(source)));
     }
 
     fn inquiry_of_change(&mut self) -> Option<&mut Inquiry> {
@@ -228,12 +211,8 @@ impl State {
     /// The change that waits for a good moment.
     #[must_use]
     pub fn waiting(&self) -> Option<Waiting<'_>> {
-        match self.change.as_ref()? {
-            Change { source, stage: Stage::GoodMoment(_, inquiry), .. } if inquiry.is_holding() => {
-                Some(Waiting { source: source.as_ref(), holds: &inquiry.holds, until: inquiry.until })
-            }
-            _ => None,
-        }
+        let Change { source, stage: Stage::GoodMoment(_, inquiry), .. } = self.change.as_ref()? else { return None };
+        Some(Waiting { source: source.as_ref(), hold: inquiry.hold.as_ref()?, until: inquiry.until })
     }
 }
 

@@ -1,58 +1,43 @@
-//! What runs through a kubelet, from the kernel's tables of files and sockets: it takes no right in the cluster, and nothing of
+//! Streams through a kubelet, counted by the kernel's tables of files and sockets: it takes no right in the cluster, and nothing of
 //! the runtime's API.
 //!
 //! Exec, attach, port-forward: the kubelet dials the container runtime's streaming server and passes the bytes on
 //! (pkg/kubelet/server/server.go, v1.20.2 and v1.36.2), over TCP on this machine. So each is a connection of the kubelet to an
 //! address on which the runtime listens or, with dockershim (until v1.23), the kubelet itself. Whatever else the kubelet wants
 //! of the runtime goes over the runtime's Unix socket, so that no other port of it, such as that of its metrics, is dialled.
-//!
-//! Image pulls: containerd has `…/io.containerd.content.v1.content/ingest/ID/data` open for as long as it downloads a layer
-//! (content/local/store.go, v1.6), for whomever; what it unpacks afterwards is not seen. CRI-O downloads into a file in a directory
-//! `container_images_storage…`, of older versions `/var/tmp/storage…` (containers/image, storage/storage_dest.go and
-//! internal/tmpdir, v5): that is by its source, and was not tried.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::adapters::tcp_table::{ESTABLISHED, LISTEN, Socket, table};
-use crate::machine::evidence::Activity;
 
 /// Nothing is known of a process with more open files: each costs the kernel a microsecond or more, every second.
 const MAX_FILES: usize = 1 << 16;
 
-/// Counts the streams of the kubelet with this process id, and the downloads of the runtime with that one; `proc`: /proc.
-pub(super) fn observe(proc: &Path, kubelet: u32, runtime: Option<u32>) -> Activity {
-    let files = runtime.and_then(|pid| open_files(proc, pid));
-    let name = runtime.and_then(|pid| std::fs::read_to_string(proc.join(format!("{pid}/comm"))).ok());
-    let image_pulls = files.as_ref().and_then(|files| image_pulls(name.as_deref().unwrap_or_default().trim(), files));
-    let count = || {
-        let own = sockets(&open_files(proc, kubelet)?);
-        // IPv6 may be off.
-        let table = [table(proc, kubelet, "tcp")?, table(proc, kubelet, "tcp6").unwrap_or_default()].concat();
-        streams(&own, files.as_deref().map(sockets).as_ref(), &table)
-    };
-    Activity { streams: count(), image_pulls }
+/// The streams between the kubelet and the runtime of these process ids; `proc`: /proc.
+pub(super) fn count(proc: &Path, kubelet: u32, runtime: Option<u32>) -> Option<u32> {
+    let runtime = runtime.and_then(|pid| sockets(proc, pid));
+    let own = sockets(proc, kubelet)?;
+    // IPv6 may be off.
+    let table = [table(proc, kubelet, "tcp")?, table(proc, kubelet, "tcp6").unwrap_or_default()].concat();
+    streams(&own, runtime.as_ref(), &table)
 }
 
-/// What the process has open, as the kernel names it.
-fn open_files(proc: &Path, pid: u32) -> Option<Vec<String>> {
+/// The inodes of the sockets that a process has open.
+fn sockets(proc: &Path, pid: u32) -> Option<HashSet<u64>> {
     let dir = std::fs::read_dir(proc.join(format!("{pid}/fd"))).ok()?;
-    let mut files = Vec::new();
-    for entry in dir {
-        if files.len() == MAX_FILES {
+    let mut sockets = HashSet::new();
+    for (number, entry) in dir.enumerate() {
+        if number == MAX_FILES {
             return None;
         }
         // One that was closed meanwhile is none.
         let Some(target) = entry.ok().and_then(|entry| std::fs::read_link(entry.path()).ok()) else { continue };
-        files.push(target.to_string_lossy().into_owned());
+        let target = target.to_string_lossy();
+        sockets.extend(target.strip_prefix("socket:[").and_then(|it| it.strip_suffix(']')?.parse::<u64>().ok()));
     }
-    Some(files)
-}
-
-/// The inodes of sockets among open files.
-fn sockets(files: &[String]) -> HashSet<u64> {
-    files.iter().filter_map(|file| file.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).collect()
+    Some(sockets)
 }
 
 /// Connections of the kubelet to the streaming server; `None` if it cannot be known where that is.
@@ -76,16 +61,6 @@ fn streams(kubelet: &HashSet<u64>, runtime: Option<&HashSet<u64>>, table: &[Sock
     };
     let count = u32::try_from(table.iter().filter(is_stream).count()).unwrap_or(u32::MAX);
     (count > 0 || !of_runtime.is_empty()).then_some(count)
-}
-
-/// Layers that the runtime of this name downloads; `None` if its ways are not known.
-fn image_pulls(name: &str, files: &[String]) -> Option<u32> {
-    let is_download: fn(&str) -> bool = match name {
-        "containerd" => |file| file.contains("/io.containerd.content.v1.content/ingest/") && file.ends_with("/data"),
-        "crio" => |file| file.contains("/container_images_storage") || file.starts_with("/var/tmp/storage"),
-        _ => return None,
-    };
-    Some(u32::try_from(files.iter().filter(|file| is_download(file)).count()).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -129,21 +104,6 @@ mod tests {
         assert_eq!(streams(&[1, 10, 11].into(), None, &both), Some(1));
     }
 
-    #[test]
-    fn downloads_by_the_files_of_the_runtime() {
-        let files = [
-            "/var/lib/containerd/io.containerd.content.v1.content/ingest/0f3e/data",
-            "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256/aa",
-            "/var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db",
-            "/var/tmp/container_images_storage12/1",
-            "/var/tmp/storage345/1",
-        ]
-        .map(str::to_owned);
-        assert_eq!(image_pulls("containerd", &files), Some(1));
-        assert_eq!(image_pulls("crio", &files), Some(2));
-        assert_eq!(image_pulls("dockerd", &files), None);
-    }
-
     /// The test is kubelet and runtime in one, as with dockershim.
     #[test]
     fn the_sockets_of_a_living_process() {
@@ -151,9 +111,9 @@ mod tests {
         let client = TcpStream::connect(server.local_addr().unwrap()).unwrap();
         let accepted = server.accept().unwrap();
         // Other tests of this process may have some as well.
-        let found = observe(Path::new("/proc"), std::process::id(), None);
+        let found = count(Path::new("/proc"), std::process::id(), None);
         drop((client, accepted));
-        assert!(found.streams >= Some(1) && found.image_pulls.is_none(), "{found:?}");
-        assert_eq!(observe(Path::new("/proc"), 0, Some(0)), Activity::default(), "no such process");
+        assert!(found >= Some(1), "{found:?}");
+        assert_eq!(count(Path::new("/proc"), 0, Some(0)), None, "no such process");
     }
 }
