@@ -17,7 +17,6 @@ use crate::machine::model::{KubeletId, Moment, Rendered};
 use crate::machine::{Input, Ticket};
 
 pub use crate::machine::StoreRequest;
-use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::policy::NodePolicy;
 use kubelet_config::rendering::{DropIn, HealthzTarget};
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge};
@@ -208,7 +207,7 @@ pub struct SpawnError {
     pub cause: Cause,
 }
 
-/// The kubelet's own binary, or another version's that the node has, which judges candidates.
+/// The kubelet's own binary, which judges candidates.
 pub trait Preflight {
     /// Begins to judge, an earlier run is dropped; [`Input::PreflightDone`](crate::machine::Input) has the verdict and the
     /// ticket.
@@ -220,9 +219,6 @@ pub trait Preflight {
     }
     /// Ends the standby, if there is one or one is on its way; the verdict comes all the same.
     fn discard_standby(&mut self) {}
-    /// The same by the kubelet of this version in `--kubelet-versions-dir`; [`Input::PreflightWithDone`](crate::machine::Input)
-    /// is the answer, an error if there is none that can be used. Played nodes have none and do not answer.
-    fn judge_with(&mut self, _ticket: Ticket, _candidate: &Rendered, _version: &KubeletVersion) {}
     /// Finds out whether this binary tells good from bad, before a change needs it.
     fn self_test(&mut self);
 }

@@ -19,10 +19,8 @@ use crate::machine::Input;
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
 use crate::ports;
 use kubelet_config::flags::{ConfigDir, FlagOverrides, KubeletArgs};
-use kubelet_config::kubelet_version::KubeletVersion;
 
 mod classify;
-mod other_kubelets;
 
 pub use classify::{Classification, classify};
 
@@ -90,8 +88,6 @@ pub(crate) struct KubeletPreflight {
     parks: SelfTest,
     metrics: Metrics,
     version: Arc<Mutex<Option<String>>>,
-    /// `--kubelet-versions-dir`.
-    versions_dir: Option<PathBuf>,
     /// What may wait to be the next kubelet; `None`: nobody may.
     standby: Option<StandbyKubelet>,
     run: Option<JoinHandle<()>>,
@@ -104,11 +100,10 @@ impl KubeletPreflight {
         inputs: UnboundedSender<Input>,
         metrics: Metrics,
         version: Arc<Mutex<Option<String>>>,
-        versions_dir: Option<PathBuf>,
         standby: Option<StandbyKubelet>,
     ) -> Self {
         let (tested, parks) = (SelfTest::default(), SelfTest::default());
-        Self { command, inputs, tested, parks, metrics, version, versions_dir, standby, run: None }
+        Self { command, inputs, tested, parks, metrics, version, standby, run: None }
     }
 
     /// There is one run at a time: an earlier one is dropped.
@@ -160,15 +155,6 @@ impl ports::Preflight for KubeletPreflight {
         }
     }
 
-    fn judge_with(&mut self, ticket: u64, candidate: &Rendered, version: &KubeletVersion) {
-        let (command, inputs, dir) = (self.command.clone(), self.inputs.clone(), self.versions_dir.clone());
-        let (candidate, version) = (Candidate::from(candidate), version.clone());
-        self.run_instead(async move {
-            let found = judge_with_other(command, dir, &version, &candidate).await;
-            let _ = inputs.send(Input::PreflightWithDone(ticket, found));
-        });
-    }
-
     fn self_test(&mut self) {
         (self.tested, self.parks) = (SelfTest::default(), SelfTest::default()); // another binary than before
         let (command, tested, known) = (self.command.clone(), self.tested.clone(), self.version.clone());
@@ -188,21 +174,6 @@ impl ports::Preflight for KubeletPreflight {
             }
         });
     }
-}
-
-/// Judges with the kubelet of this version, with the arguments and in the bounds of every preflight. That it can be a judge is
-/// tested each time: the file may be another by then.
-async fn judge_with_other(
-    own: PreflightCommand,
-    dir: Option<PathBuf>,
-    asked: &KubeletVersion,
-    candidate: &Candidate,
-) -> Result<Verdict, String> {
-    let command =
-        PreflightCommand { program: other_kubelets::find(dir, asked).await?, dir: own.dir.join("other"), ..own };
-    let said = version(&command.program, &command.args).await;
-    other_kubelets::check_version(&command.program, asked, said.as_deref())?;
-    Ok(judge_tested(&command, &SelfTest::default(), candidate).await)
 }
 
 async fn judge_tested(command: &PreflightCommand, tested: &SelfTest, candidate: &Candidate) -> Verdict {

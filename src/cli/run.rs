@@ -85,9 +85,6 @@ pub(super) struct Options {
     /// The file in --source-dir that holds the KubeletConfiguration.
     #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_KEY", default_value = "kubelet", value_name = "KEY")]
     source_key: String,
-    /// A directory with kubelets of other versions, as v1.31.4/kubelet: each can be asked, by its version, what an upgrade to it would make of a configuration.
-    #[arg(long, env = "KUBELET_SUPERVISOR_KUBELET_VERSIONS_DIR", value_name = "DIR")]
-    kubelet_versions_dir: Option<PathBuf>,
     /// Take up changes of the local files (--config, --config-dir) while the kubelet runs, also where nothing is assigned: judged, tried and rolled back like any change.
     #[arg(long, env = "KUBELET_SUPERVISOR_FOLLOW_LOCAL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = clap::builder::FalseyValueParser::new(), value_name = "true|false")]
     follow_local: bool,
@@ -117,7 +114,6 @@ impl Options {
         let follows = self.follow_local && args.last("config").is_some();
         let local_files = follows.then(ConfigMapRef::local_files);
         let default_source = self.default_source.clone().filter(|_| source.is_none()).or(local_files);
-        let versions_dir = self.kubelet_versions_dir.as_deref().filter(|dir| !dir.as_os_str().is_empty());
         Ok(Settings {
             program,
             dir: settings::store_dir(self.dynamic_config_dir.as_deref(), &args),
@@ -147,7 +143,6 @@ impl Options {
             node_name: self.node_name.clone().filter(|name| !name.is_empty()),
             source,
             standby: self.standby,
-            kubelet_versions_dir: versions_dir.map(absolute),
         })
     }
 }

@@ -81,9 +81,6 @@ impl<P: Ports> Executor<P> {
                 self.ports.preflight().judge_for_standby(ticket, &candidate);
             }
             Effect::DiscardStandby => self.ports.preflight().discard_standby(),
-            Effect::PreflightWith(ticket, candidate, version) => {
-                self.ports.preflight().judge_with(ticket, &candidate, &version);
-            }
             Effect::SelfTest => self.ports.preflight().self_test(),
             Effect::Stop => self.ports.kubelet().stop(),
             Effect::DumpStacks => self.ports.kubelet().dump_stacks(),

@@ -37,8 +37,6 @@ pub(crate) struct Settings {
     pub(crate) source: Option<(PathBuf, String)>,
     /// `--standby`.
     pub(crate) standby: bool,
-    /// `--kubelet-versions-dir`, absolute.
-    pub(crate) kubelet_versions_dir: Option<PathBuf>,
 }
 
 /// The directory of the store: ours, else the kubelet's own flag, else the default.

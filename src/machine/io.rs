@@ -20,7 +20,6 @@ use super::records::{Records, Stored, Version};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
 use kubelet_config::hazard::HazardClass;
-use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
@@ -60,8 +59,6 @@ pub enum Input {
     Loaded(Ticket, KubeletId, Result<Rendered, RenderError>),
     /// Outcome of [`Effect::Preflight`].
     PreflightDone(Ticket, Verdict),
-    /// Outcome of [`Effect::PreflightWith`]; or why there is no such kubelet to be asked.
-    PreflightWithDone(Ticket, Result<Verdict, String>),
     /// Outcome of [`StoreRequest::Record`].
     Recorded(Ticket, Result<(), String>),
     /// Something was written in the store, by us or behind our back.
@@ -144,8 +141,6 @@ pub enum Effect {
     Preflight(Ticket, Rendered, Afterwards),
     /// End the standby kubelet.
     DiscardStandby,
-    /// Have another kubelet that the node has judge it, which says nothing of what the node's own would do.
-    PreflightWith(Ticket, Rendered, KubeletVersion),
     /// See whether the kubelet binary can be a judge, while there is time.
     SelfTest,
     /// Start the kubelet with this; with nothing, as the unit has it.

@@ -5,7 +5,6 @@
 use super::io::Ticket;
 use super::model::{Moment, Rendered};
 use super::question::Asked;
-use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightStatus};
 use kubelet_config::readmission::Supplies;
@@ -39,8 +38,6 @@ struct Inquiry {
     asked: Asked,
     stage: Stage,
     source: Source,
-    /// The kubelet that is to judge, where it is not the node's own.
-    kubelet: Option<KubeletVersion>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +45,7 @@ enum Stage {
     Fetching(PreflightRequest),
     Loading,
     Judging(Box<Rendered>),
-    /// A kubelet has judged it. What runs here, and what there is left of what runs out.
+    /// The kubelet has judged it. What runs here, and what there is left of what runs out.
     Observing(Box<Rendered>, Observed),
 }
 

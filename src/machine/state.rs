@@ -124,7 +124,6 @@ impl State {
                     self.change_verdict(ticket, verdict, &mut fx);
                 }
             }
-            Input::PreflightWithDone(ticket, found) => self.judged_with(ticket, found, &mut fx),
             Input::Recorded(ticket, result) => {
                 if let Some((proposal, result)) = self.writer.recorded(ticket, result, now, &mut fx) {
                     self.recorded(proposal, result, &mut fx);

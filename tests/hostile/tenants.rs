@@ -1,9 +1,5 @@
 //! Who may label Nodes and has a namespace of their own: a pod there is enough for a node to read their ConfigMap.
 
-use std::time::Duration;
-
-use kubelet_config::preflight::{PreflightResult, PreflightStatus};
-use testkit::built::write_script;
 use testkit::rig::modern::condition;
 use testkit::rig::{NAMESPACE, NODE, Rig, configuration, is};
 
@@ -86,31 +82,4 @@ fn a_label_leads_where_it_is_allowed_to() {
         rig.wait_running(1);
         rig.stop();
     }
-}
-
-/// The version in a request is part of a path: what is no version leads nowhere, and least of all to a program of the tenant's.
-#[test]
-fn a_request_for_another_kubelet_leads_out_of_no_directory() {
-    let mut rig = Rig::new();
-    for dir in ["versions/v1.31.4", "tenant"] {
-        std::fs::create_dir_all(rig.at(dir)).unwrap();
-    }
-    let ran = rig.at("ran");
-    write_script(&rig.at("tenant/kubelet"), &format!("echo x > {}\necho Kubernetes v1.31.4", ran.display()));
-    let dir = rig.at("versions").display().to_string();
-    rig.option("--kubelet-versions-dir", &dir);
-    rig.up();
-    rig.put("a", &configuration("maxPods: 43"));
-    for version in
-        ["../tenant", "v1.31.4/../../tenant", "v1.31.4-../../tenant", &rig.at("tenant").display().to_string()]
-    {
-        let request = format!("{NAMESPACE}/a?kubeletVersion={version}");
-        rig.annotate_node("preflight", &request);
-        let said = |node: &serde_json::Value| PreflightStatus::from_node(node).filter(|said| said.answers(&request));
-        let node = rig.server.wait_node(NODE, Duration::from_secs(60), |node| said(node).is_some());
-        let said = said(&node.unwrap_or_else(|error| panic!("{request}: {error}"))).unwrap();
-        assert_eq!(said.result, PreflightResult::Inconclusive, "{said:?}");
-        assert!(said.message.contains("is not the version of a kubelet"), "{}", said.message);
-    }
-    assert!(!ran.exists(), "the tenant's program was run");
 }

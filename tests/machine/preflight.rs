@@ -59,6 +59,7 @@ fn each_finding_is_told() {
         ("pods", json!({"maxPods": 1}), ConfigAnnotations::default()),
         ("threshold", json!({"evictionHard": {"memory.available": "3Gi"}}), ConfigAnnotations::default()),
         ("ignored", json!({"evictionHard": {"memory.available": "3Gi"}}), ConfigAnnotations::default()),
+        ("crossed", json!({"evictionHard": {"imagefs.inodesFree": "5%"}}), ConfigAnnotations::default()),
         ("forever", json!({}), forever),
         ("denied", json!({}), ConfigAnnotations::default()),
         ("elsewhere", json!({}), ConfigAnnotations::default()),
@@ -90,6 +91,11 @@ fn each_finding_is_told() {
     node.store.ignores_eviction = true;
     assert_eq!(finding(&mut node, "ignored").result, PreflightResult::Valid);
     node.inventory.pods[0].requests.clear();
+    let few = Supply { available: 3, capacity: 100 };
+    node.environment.supplies = [("imagefs.inodesFree".to_owned(), few)].into();
+    let crossed = finding(&mut node, "crossed");
+    assert_eq!(crossed.result, PreflightResult::PodsLost);
+    assert!(crossed.message.contains("imagefs.inodesFree is 3, the new threshold 5"), "{}", crossed.message);
     // What nobody can tell refuses nothing, and is said.
     node.inventory.pods[0].node_selector = json!({"disk": "ssd"});
     let unsure = finding(&mut node, "a");
@@ -118,7 +124,6 @@ fn it_changes_nothing() {
     node.create("refused", json!({}), ConfigAnnotations::default());
     node.create("hazard", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default());
     node.refused.push("refused".to_owned());
-    node.other_kubelets.insert("v1.31.4".to_owned(), vec!["a".to_owned(), "good".to_owned()]);
     node.assign("good");
     node.pass(660);
     let seen = |node: &Node| {
@@ -130,7 +135,6 @@ fn it_changes_nothing() {
     let before = (seen(&node), count(&node, saves));
     for name in ["a", "refused", "hazard", "absent", "good"] {
         finding(&mut node, name);
-        finding_of(&mut node, name, "v1.31.4");
     }
     node.request(None);
     node.pass(30);
@@ -253,96 +257,6 @@ fn another_version_than_asked_for_is_not_judged() {
     node.request(Some("n/a/kubelet@uid-a/1"));
     node.pass(15);
     assert_eq!(result(&node), Some(PreflightResult::Valid));
-}
-
-/// The finding on `n/NAME`, of a kubelet of this version.
-fn finding_of(node: &mut Node, name: &str, version: &str) -> PreflightStatus {
-    let asked = format!("n/{name}?kubeletVersion={version}");
-    node.request(Some(&asked));
-    node.pass(limits::PREFLIGHT_REQUEST_PAUSE.as_secs() + 1);
-    let said = said(node).unwrap_or_else(|| panic!("no answer to {asked}"));
-    assert!(said.answers(&asked), "{said:?}");
-    said
-}
-
-/// What an upgrade would say decides nothing of this kubelet, and the other way round.
-#[test]
-fn another_kubelet_that_the_node_has_is_asked() {
-    let mut node = node();
-    node.create("b", json!({}), ConfigAnnotations::default());
-    node.refused.push("b".to_owned());
-    node.other_kubelets.insert("v1.31.4".to_owned(), vec!["a".to_owned()]);
-    assert_eq!(finding(&mut node, "a").result, PreflightResult::Valid);
-    let upgraded = finding_of(&mut node, "a", "v1.31.4");
-    assert_eq!((upgraded.result, upgraded.message.as_str()), (PreflightResult::Invalid, REFUSAL));
-    assert_eq!(upgraded.kubelet_version, "v1.31.4");
-    assert_eq!(finding_of(&mut node, "b", "v1.31.4").result, PreflightResult::Valid);
-    assert_eq!(finding(&mut node, "b").result, PreflightResult::Invalid);
-    let absent = finding_of(&mut node, "a", "v1.31.5");
-    assert_eq!((absent.result, absent.kubelet_version.as_str()), (PreflightResult::KubeletUnavailable, ""));
-
-    let asked = fetches(&node);
-    for _ in 0..5 {
-        node.show_preflight();
-        node.pass(60);
-    }
-    node.reboot();
-    node.pass(60);
-    assert_eq!(fetches(&node), asked, "an answer stands, though another kubelet runs here");
-    node.assign("a");
-    node.pass(660);
-    assert_eq!(node.last_known_good(), "a", "what an upgrade refuses is taken up today");
-}
-
-/// What would be lost goes by what the asked version takes for unset: from 1.30 on it evicts for inodes of images too.
-#[test]
-fn the_rules_are_those_of_the_kubelet_that_is_asked() {
-    let mut node = node();
-    let thresholds = json!({"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
-        "imagefs.available": "15%", "imagefs.inodesFree": "5%"});
-    node.create("inodes", json!({"evictionHard": thresholds}), ConfigAnnotations::default());
-    node.create("hazard", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default());
-    let few = Supply { available: 3, capacity: 100 };
-    node.environment.supplies = [("imagefs.inodesFree".to_owned(), few)].into();
-    for version in ["v1.29.9", "v1.30.0", "v1.37.0", "v1.38.0", "v2.0.0"] {
-        node.other_kubelets.insert(version.to_owned(), Vec::new());
-    }
-    let lost = finding_of(&mut node, "inodes", "v1.29.9");
-    assert_eq!((lost.result, lost.kubelet_version.as_str()), (PreflightResult::PodsLost, "v1.29.9"), "{lost:?}");
-    assert!(lost.message.contains("imagefs.inodesFree is 3, the new threshold 5"), "{}", lost.message);
-    assert_eq!(finding_of(&mut node, "inodes", "v1.30.0").result, PreflightResult::Valid, "that is its default");
-    assert_eq!(finding_of(&mut node, "a", "v1.37.0").result, PreflightResult::Valid);
-    assert_eq!(finding_of(&mut node, "hazard", "v1.37.0").result, PreflightResult::Hazard);
-    for version in ["v1.38.0", "v2.0.0"] {
-        let unknown = finding_of(&mut node, "a", version);
-        assert_eq!((unknown.result, unknown.kubelet_version.as_str()), (PreflightResult::Inconclusive, version));
-        assert!(unknown.message.contains("hazards"), "{}", unknown.message);
-        let hazard = finding_of(&mut node, "hazard", version);
-        assert_eq!(hazard.result, PreflightResult::Hazard, "what is known all the same");
-    }
-}
-
-#[test]
-fn a_failure_of_this_kubelet_is_not_held_against_another() {
-    let mut node = node();
-    node.create("b", json!({}), ConfigAnnotations::default());
-    node.refused.push("b".to_owned());
-    node.other_kubelets.insert("v1.31.4".to_owned(), Vec::new());
-    node.assign("b");
-    node.pass(60);
-    assert_eq!(finding(&mut node, "b").result, PreflightResult::Invalid);
-    assert_eq!(finding_of(&mut node, "b", "v1.31.4").result, PreflightResult::Valid);
-}
-
-/// A request that names no version is none, and asks no kubelet.
-#[test]
-fn a_tenant_chooses_no_path() {
-    let mut node = node();
-    for version in ["", "../../tmp/x", "v1.31.4/../../tmp", "/bin/sh", "v1.31", "v1.31.4\n", "v1.31.4#x"] {
-        let said = finding_of(&mut node, "a", version);
-        assert_eq!(said.result, PreflightResult::Inconclusive, "{version}");
-    }
-    assert_eq!(count(&node, |effect| matches!(effect, Effect::Preflight(..) | Effect::PreflightWith(..))), 0);
 }
 
 #[test]

@@ -1,13 +1,10 @@
 //! Preflight on request: an annotation of the Node asks, another answers, and the kubelet goes on.
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use kubelet_config::preflight::{MAX_ANSWER, PreflightResult, PreflightStatus};
 use serde_json::{Value, json};
 use testkit::api_server::{FaultKind, Verb};
-use testkit::kubelet::{Installed, Style, install};
 use testkit::rig::{NAMESPACE, NODE, Rig, SOON, configuration, id, is};
 
 const REQUEST: &str = "kubelet-supervisor.io/preflight";
@@ -132,78 +129,4 @@ fn the_nodes_policy_is_obeyed() {
     let refused = asked(&rig, &format!("{NAMESPACE}/a"));
     assert_eq!(refused.result, PreflightResult::PolicyRefused);
     assert!(refused.message.contains("allowedNamespaces"), "{}", refused.message);
-}
-
-/// A kubelet in `--kubelet-versions-dir`, in the directory that is named after this version.
-fn other_kubelet(rig: &Rig, version: &str, style: Style) -> Installed {
-    let dir = rig.at("versions").join(version);
-    std::fs::create_dir_all(&dir).unwrap();
-    install(&Installed::built(), &dir, style)
-}
-
-fn chmod(path: &PathBuf, mode: u32) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-}
-
-#[test]
-fn another_kubelet_says_what_an_upgrade_would() {
-    let mut rig = Rig::new();
-    let other = other_kubelet(&rig, "v1.36.2", Style::V1_36);
-    other.set("STAND_IN_LOST_GATE=RotateKubeletServerCertificate");
-    let dir = rig.at("versions").display().to_string();
-    rig.option("--kubelet-versions-dir", &dir);
-    rig.up();
-    let good = rig.prove("good", &configuration("maxPods: 42"));
-    let (starts, pid) = (rig.starts(), rig.last_pid());
-    rig.put("a", &configuration("maxPods: 42\nfeatureGates: {RotateKubeletServerCertificate: true}"));
-    let asked_of = |version: &str, name: &str| format!("{NAMESPACE}/{name}/kubelet#t?kubeletVersion={version}");
-
-    assert_eq!(asked(&rig, &format!("{NAMESPACE}/a")).result, PreflightResult::Valid);
-    let upgraded = asked(&rig, &asked_of("v1.36.2", "a"));
-    assert_eq!(
-        (upgraded.result, upgraded.kubelet_version.as_str()),
-        (PreflightResult::Invalid, "v1.36.2"),
-        "{upgraded:?}"
-    );
-    assert!(upgraded.message.contains("RotateKubeletServerCertificate"), "{}", upgraded.message);
-    rig.put("b", &configuration("maxPods: 43"));
-    let valid = asked(&rig, &asked_of("v1.36.2", "b"));
-    assert_eq!((valid.result, valid.kubelet_version.as_str()), (PreflightResult::Valid, "v1.36.2"), "{valid:?}");
-
-    let runs: Vec<Value> = other.entries().into_iter().filter(|entry| entry["event"] == "start").collect();
-    assert!(runs.len() >= 4 && runs.iter().all(|run| run["preflight"] == true), "judged and tested, never started");
-    assert_eq!((rig.starts(), rig.last_pid()), (starts, pid));
-    assert!(is(&rig.wait_config("as before", |_| true), "lastKnownGood", &good));
-}
-
-/// Whatever is wrong with it, it is told, and no other kubelet answers in its place.
-#[test]
-fn a_kubelet_that_is_not_there_or_not_what_it_is_called_is_not_asked() {
-    let mut rig = Rig::new();
-    let unavailable = |rig: &Rig, version: &str, why: &str| {
-        let said = asked(rig, &format!("{NAMESPACE}/a#{}?kubeletVersion={version}", rig.starts()));
-        assert_eq!((said.result, said.kubelet_version.as_str()), (PreflightResult::KubeletUnavailable, ""), "{said:?}");
-        assert!(said.message.contains(why), "{}", said.message);
-    };
-    rig.put("a", &configuration("maxPods: 43"));
-    rig.up();
-    unavailable(&rig, "v1.20.2", "without --kubelet-versions-dir");
-    rig.stop();
-
-    let open = other_kubelet(&rig, "v1.36.2", Style::V1_36);
-    let liar = other_kubelet(&rig, "v1.31.4", Style::V1_36);
-    let mute = rig.at("versions/v1.31.5");
-    std::fs::create_dir(&mute).unwrap();
-    std::fs::write(mute.join("kubelet"), "no program").unwrap();
-    let dir = rig.at("versions").display().to_string();
-    rig.option("--kubelet-versions-dir", &dir);
-    rig.up();
-    unavailable(&rig, "v1.20.2", "v1.20.2/kubelet does not exist");
-    unavailable(&rig, "v1.31.4", "its --version says \"v1.36.2\"");
-    unavailable(&rig, "v1.31.5", "gives no answer");
-    let place = open.path.parent().unwrap().to_owned();
-    chmod(&place, 0o775);
-    unavailable(&rig, "v1.36.2", "can be changed by others than root");
-    chmod(&place, 0o755);
-    assert!(liar.entries().is_empty() && open.entries().is_empty(), "none of them was shown a configuration");
 }

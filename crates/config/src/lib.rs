@@ -7,7 +7,7 @@
 //! - [`source`]: a reference, the version it resolves to, and the payload; [`source_dir`]: a directory in its place
 //! - [`yaml`]: texts as the kubelet reads them; [`merge`]: RFC 7396
 //! - [`flags`]: the kubelet's command line, and which fields it overrides
-//! - [`schema`]: the fields, and which kubelets know them; [`kubelet_version`]: a kubelet that somebody asks for
+//! - [`schema`]: the fields, and which kubelets know them
 //! - [`rendering`]: payload, local file and flags put together; [`digest`]: what identifies the outcome
 //! - [`effective`]: what the kubelet goes by then, field by field, and where each value comes from
 //!
@@ -32,7 +32,6 @@ pub mod duration;
 pub mod effective;
 pub mod flags;
 pub mod hazard;
-pub mod kubelet_version;
 pub mod local_files;
 pub mod merge;
 pub mod pods;

@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use crate::assignment::parse_reference;
 use crate::bounds;
-use crate::kubelet_version::KubeletVersion;
 use crate::source::{ConfigMapRef, Source, is_safe_component};
 
 /// The Node annotation that says what is to be judged, as [`PreflightRequest`] has it.
@@ -26,11 +25,7 @@ const NAMED_PODS: usize = 10;
 /// Of a request that cannot be read so much is said again.
 const ECHO: usize = 128;
 
-/// Before the version of the kubelet that is to judge. No part of a request before it may hold a `?`: what does not know of
-/// other kubelets takes the whole for no request, and not for one to its own.
-const BY_KUBELET: &str = "?kubeletVersion=";
-
-/// What is to be judged: `NAMESPACE/NAME[/KEY][@UID/RESOURCEVERSION][#TOKEN][?kubeletVersion=VERSION]`. With a version it is
+/// What is to be judged: `NAMESPACE/NAME[/KEY][@UID/RESOURCEVERSION][#TOKEN]`. With a version it is
 /// these very bytes; another token is another request, so that the same is judged anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreflightRequest {
@@ -40,8 +35,6 @@ pub struct PreflightRequest {
     pub version: Option<(String, String)>,
     /// Whatever tells it from another request for the same.
     pub token: Option<String>,
-    /// The kubelet that is to judge, of those that the node has beside its own; `None`: the node's own.
-    pub kubelet: Option<KubeletVersion>,
 }
 
 impl PreflightRequest {
@@ -49,7 +42,7 @@ impl PreflightRequest {
     #[must_use]
     pub fn of(source: &Source) -> Self {
         let version = Some((source.uid.clone(), source.resource_version.clone()));
-        Self { reference: source.reference.clone(), version, token: None, kubelet: None }
+        Self { reference: source.reference.clone(), version, token: None }
     }
 
     /// Reads the annotation.
@@ -60,10 +53,6 @@ impl PreflightRequest {
         if text.len() > bounds::MAX_TEXT {
             return Err(format!("longer than {} bytes", bounds::MAX_TEXT));
         }
-        let (text, kubelet) = match text.split_once(BY_KUBELET) {
-            Some((text, kubelet)) => (text, Some(kubelet.parse()?)),
-            None => (text, None),
-        };
         let split = |text: &str, at: char| text.split_once(at).map(|(head, tail)| (head.to_owned(), tail.to_owned()));
         let (text, token) = split(text, '#').map_or((text.to_owned(), None), |(text, token)| (text, Some(token)));
         if let Some(token) = token.as_ref().filter(|token| !is_safe_component(token)) {
@@ -76,7 +65,7 @@ impl PreflightRequest {
             }
             _ => Err(format!("{version:?} is not UID/RESOURCEVERSION")),
         });
-        Ok(Self { reference: parse_reference(&reference)?, version: version.transpose()?, token, kubelet })
+        Ok(Self { reference: parse_reference(&reference)?, version: version.transpose()?, token })
     }
 
     /// True if this version is what is to be judged.
@@ -92,8 +81,7 @@ impl fmt::Display for PreflightRequest {
         let ConfigMapRef { namespace, name, kubelet_config_key: key } = &self.reference;
         write!(f, "{namespace}/{name}/{key}")?;
         self.version.as_ref().map_or(Ok(()), |(uid, version)| write!(f, "@{uid}/{version}"))?;
-        self.token.as_ref().map_or(Ok(()), |token| write!(f, "#{token}"))?;
-        self.kubelet.as_ref().map_or(Ok(()), |kubelet| write!(f, "{BY_KUBELET}{kubelet}"))
+        self.token.as_ref().map_or(Ok(()), |token| write!(f, "#{token}"))
     }
 }
 
@@ -110,8 +98,6 @@ pub enum PreflightResult {
     PodsLost,
     /// The node's own policy does not admit it.
     PolicyRefused,
-    /// The node has no kubelet of the version that was asked for, or none that can be used; the message says why.
-    KubeletUnavailable,
     /// Nobody can tell; the message says why.
     #[default]
     Inconclusive,
@@ -127,7 +113,6 @@ impl PreflightResult {
             Self::Hazard => "Hazard",
             Self::PodsLost => "PodsLost",
             Self::PolicyRefused => "PolicyRefused",
-            Self::KubeletUnavailable => "KubeletUnavailable",
             Self::Inconclusive => "Inconclusive",
         }
     }
@@ -156,7 +141,7 @@ pub struct PreflightStatus {
     /// How many they are in all; 0 also where that is the kubelet's choice.
     #[serde(skip_serializing_if = "is_zero")]
     pub pods_lost: usize,
-    /// Of the kubelet that judged. Of an answer to a request that names a kubelet, empty if that was not asked.
+    /// Of the kubelet that judged.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kubelet_version: String,
     /// For people, with the kubelet's own words.
@@ -176,20 +161,10 @@ impl PreflightStatus {
         Self { request: echo(request), result, message: message.to_owned(), ..Self::default() }
     }
 
-    /// True if it is an answer to this annotation: where that names a kubelet, what only a kubelet can say is that one's word.
+    /// True if it is an answer to this annotation.
     #[must_use]
     pub fn answers(&self, request: &str) -> bool {
-        let asked = PreflightRequest::parse(request).ok().and_then(|request| request.kubelet);
-        self.request == echo(request) && asked.is_none_or(|asked| self.may_be_of(&asked))
-    }
-
-    fn may_be_of(&self, kubelet: &KubeletVersion) -> bool {
-        let is_its_own = self.kubelet_version == kubelet.as_str();
-        match self.result {
-            PreflightResult::Valid | PreflightResult::Hazard | PreflightResult::PodsLost => is_its_own,
-            PreflightResult::Invalid | PreflightResult::PolicyRefused => is_its_own || self.kubelet_version.is_empty(),
-            PreflightResult::KubeletUnavailable | PreflightResult::Inconclusive => true,
-        }
+        self.request == echo(request)
     }
 
     /// The text of [`ANSWER_ANNOTATION`], in its bounds.
@@ -287,48 +262,11 @@ mod tests {
             "n/m#",
             "n/m#a b",
             "n/m#1#2",
+            "n/m?x=y",
             &long,
         ] {
             assert!(PreflightRequest::parse(bad).is_err(), "{bad:?} was accepted");
         }
-    }
-
-    #[test]
-    fn a_request_may_name_another_kubelet() {
-        let kubelet = || Some("v1.31.4".parse().unwrap());
-        for plain in ["n/m/k", "n/m/k@u/1", "n/m/k@u/1#t", "n/m/k#t"] {
-            let asked = PreflightRequest { kubelet: kubelet(), ..PreflightRequest::parse(plain).unwrap() };
-            assert_eq!(asked.to_string(), format!("{plain}?kubeletVersion=v1.31.4"));
-            assert_eq!(PreflightRequest::parse(&asked.to_string()), Ok(asked));
-            // What does not know of other kubelets, reads it as a request without one: that must fail.
-            let unknown = format!("{plain}?kubelet=v1.31.4");
-            assert!(PreflightRequest::parse(&unknown).is_err(), "{unknown} was accepted");
-        }
-        for bad in ["", "v1.31", "../../etc", "v1.31.4/x", "v1.31.4#t", "v1.31.4?kubeletVersion=v1.31.4", "v1.31.4\0"] {
-            let bad = format!("n/m/k{BY_KUBELET}{bad}");
-            assert!(PreflightRequest::parse(&bad).is_err(), "{bad:?} was accepted");
-        }
-    }
-
-    /// Whoever asks what an upgrade would say is not told what the node's own kubelet says.
-    #[test]
-    fn an_answer_of_another_kubelet_than_the_one_asked_is_none() {
-        let asked = "n/m/k?kubeletVersion=v1.31.4";
-        let counts = |result, version: &str| {
-            let kubelet_version = version.to_owned();
-            PreflightStatus { kubelet_version, ..PreflightStatus::new(asked, result, "") }.answers(asked)
-        };
-        for result in [PreflightResult::Valid, PreflightResult::Hazard, PreflightResult::PodsLost] {
-            let found = ["v1.31.4", "v1.30.0", ""].map(|version| counts(result, version));
-            assert_eq!(found, [true, false, false], "{result:?}");
-        }
-        for result in [PreflightResult::Invalid, PreflightResult::PolicyRefused] {
-            let found = ["v1.31.4", "v1.30.0", ""].map(|version| counts(result, version));
-            assert_eq!(found, [true, false, true], "{result:?}: also found without a kubelet");
-        }
-        assert!(counts(PreflightResult::KubeletUnavailable, "") && counts(PreflightResult::Inconclusive, "v1.30.0"));
-        let plain = PreflightStatus::new("n/m/k", PreflightResult::Valid, "");
-        assert!(!plain.answers(asked) && plain.answers("n/m/k"));
     }
 
     /// As long as all of it can be, and as much longer as JSON and bad will make it.

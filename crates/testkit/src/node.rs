@@ -85,8 +85,6 @@ pub struct Node {
     pub kubelet: String,
     /// Contents that the preflight refuses, with [`REFUSAL`].
     pub refused: Vec<String>,
-    /// Other kubelets that the node has, by version, and the contents that each refuses, with [`REFUSAL`].
-    pub other_kubelets: BTreeMap<String, Vec<String>>,
     /// The preflight ends.
     pub preflight_answers: bool,
     /// It can tell nothing.
@@ -183,7 +181,6 @@ impl Node {
             log_tail: Vec::new(),
             kubelet: "kubelet".to_owned(),
             refused: Vec::new(),
-            other_kubelets: BTreeMap::new(),
             preflight_answers: true,
             inconclusive: false,
             preflights: Vec::new(),

@@ -51,7 +51,7 @@ impl State {
                 return self.reject_as(BadVersion { source: known.source, digest: known.digest, ..bad }, fx);
             }
         }
-        if let Some(why) = self.refused_field_problems(&rendered, None) {
+        if let Some(why) = self.refused_field_problems(&rendered) {
             // Not against its content, which is the same once a field stands no longer twice.
             return self.reject(&Version::named(version.source), ConfigError::Load, &why, fx);
         }

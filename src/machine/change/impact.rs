@@ -1,20 +1,17 @@
 //! What a change would cost this node: hazards of its fields, pods that would be turned away, and fields of no effect.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use crate::machine::io::{Effect, log};
 use crate::machine::model::{ConfigError, Rendered};
 use crate::machine::records::Version;
 use crate::machine::{Level, State};
-use kubelet_config::hazard::{self, HazardClass, Impact, defaults};
-use kubelet_config::kubelet_version::KubeletVersion;
+use kubelet_config::hazard::{self, HazardClass, Impact};
 use kubelet_config::pods::PodInventory;
 use kubelet_config::readmission::{Kubelet, Supplies};
 use kubelet_config::schema::{self, UnknownFields};
 use kubelet_config::source::Source;
 use kubelet_config::status;
-use serde_json::Value;
 
 impl State {
     /// The way back to what was proven is always open.
@@ -22,20 +19,19 @@ impl State {
         self.running().effective.is_null() || self.fallback_content() == Some(&rendered.digest)
     }
 
-    /// What this kubelet, or one of another version, would ignore in the payload, as far as the version is known.
-    pub(super) fn field_problems(&self, rendered: &Rendered, version: Option<&KubeletVersion>) -> Vec<String> {
-        let version = version.map(KubeletVersion::as_str).or_else(|| self.kubelet_version());
-        schema::messages(&rendered.problems, version.and_then(|version| schema::minor(version).ok()))
+    /// What this kubelet would ignore in the payload, as far as its version is known.
+    pub(super) fn field_problems(&self, rendered: &Rendered) -> Vec<String> {
+        schema::messages(&rendered.problems, self.kubelet_minor())
+    }
+
+    fn kubelet_minor(&self) -> Option<u64> {
+        schema::minor(self.kubelet_version()?).ok()
     }
 
     /// Why the payload is refused for that, where it is.
-    pub(in crate::machine) fn refused_field_problems(
-        &self,
-        rendered: &Rendered,
-        version: Option<&KubeletVersion>,
-    ) -> Option<String> {
-        let messages = self.field_problems(rendered, version);
-        let is_proven = version.is_none() && self.fallback_content() == Some(&rendered.digest);
+    pub(in crate::machine) fn refused_field_problems(&self, rendered: &Rendered) -> Option<String> {
+        let messages = self.field_problems(rendered);
+        let is_proven = self.fallback_content() == Some(&rendered.digest);
         let by_policy = rendered.admission.refuses_unknown_fields;
         let refuses = by_policy || self.settings.unknown_fields == UnknownFields::Refuse;
         let whom = if by_policy { "the node's policy" } else { "--unknown-fields" };
@@ -44,7 +40,7 @@ impl State {
 
     /// Refuses the change if it must not be made on a live node and nobody accepted that.
     pub(super) fn refuse_hazards(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
-        let Some((classes, why)) = self.refused_hazards(rendered, None) else { return false };
+        let Some((classes, why)) = self.refused_hazards(rendered) else { return false };
         self.refuse(classes, source, &why, fx);
         true
     }
@@ -93,29 +89,11 @@ impl State {
         self.reject(&Version::named(source.clone()), ConfigError::Validate, why, fx);
     }
 
-    /// What the kubelet goes by, and what it would go by: to a kubelet of another version with the defaults of that one.
-    pub(in crate::machine) fn before_and_after(
-        &self,
-        rendered: &Rendered,
-        version: Option<&KubeletVersion>,
-    ) -> [Arc<Value>; 2] {
-        let minor = version.map(KubeletVersion::known_minor);
-        [&self.running().effective, &rendered.effective].map(|config| match minor {
-            None => config.clone(),
-            Some(minor) => Arc::new(defaults::filled(config, minor)),
-        })
-    }
-
-    pub(in crate::machine) fn refused_hazards(
-        &self,
-        rendered: &Rendered,
-        version: Option<&KubeletVersion>,
-    ) -> Option<(BTreeSet<HazardClass>, String)> {
+    pub(in crate::machine) fn refused_hazards(&self, rendered: &Rendered) -> Option<(BTreeSet<HazardClass>, String)> {
         if self.is_way_back(rendered) {
             return None;
         }
-        let [before, after] = self.before_and_after(rendered, version);
-        let changes = hazard::diff(&before, &after);
+        let changes = hazard::diff(&self.running().effective, &rendered.effective);
         let acknowledged = rendered.annotations.acknowledge.as_deref();
         let why = bounded_by_policy(hazard::refused(&changes, acknowledged)?, rendered);
         Some((hazard::refused_classes(&changes, acknowledged), why))
@@ -124,25 +102,23 @@ impl State {
     /// What the restart of the change under way would cost.
     pub(super) fn impacts_of_change(&self, rendered: &Rendered) -> Vec<Impact> {
         let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
-        self.impacts(rendered, None, inventory, &self.health.supplies())
+        self.impacts(rendered, inventory, &self.health.supplies())
     }
 
     /// What a restart into it would cost, as far as that can be foreseen.
     pub(in crate::machine) fn impacts(
         &self,
         rendered: &Rendered,
-        version: Option<&KubeletVersion>,
         inventory: Option<&PodInventory>,
         supplies: &Supplies,
     ) -> Vec<Impact> {
-        if version.is_none() && self.is_way_back(rendered) {
+        if self.is_way_back(rendered) {
             return Vec::new();
         }
-        let [before, after] = self.before_and_after(rendered, version);
-        let known = |text: &str| text.parse::<KubeletVersion>().ok()?.known_minor();
-        let minor = version.map_or_else(|| self.kubelet_version().and_then(known), KubeletVersion::known_minor);
-        let old = Kubelet { config: &before, minor, supplies, ignores_eviction: self.running().ignores_eviction };
-        let new = Kubelet { config: &after, ignores_eviction: rendered.ignores_eviction, ..old };
+        let running = self.running();
+        let minor = self.kubelet_minor().filter(|minor| *minor <= schema::NEWEST);
+        let old = Kubelet { config: &running.effective, minor, supplies, ignores_eviction: running.ignores_eviction };
+        let new = Kubelet { config: &rendered.effective, ignores_eviction: rendered.ignores_eviction, ..old };
         hazard::preview(&old, &new, inventory)
     }
 }

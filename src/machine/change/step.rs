@@ -355,10 +355,10 @@ impl State {
             return self.accepted(*rendered, fx);
         }
         // Right after a boot the kubelet's version was not known when the change was taken up.
-        if let Some(why) = self.refused_field_problems(&rendered, None) {
+        if let Some(why) = self.refused_field_problems(&rendered) {
             return self.reject(&Version::named(source), ConfigError::Load, &why, fx);
         }
-        for line in self.field_problems(&rendered, None) {
+        for line in self.field_problems(&rendered) {
             log(fx, Level::Warn, format!("{source}: {line}"));
         }
         self.tell_cost(Some(&source), hazard::told_impact(&impacts), &rendered, fx);

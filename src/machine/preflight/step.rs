@@ -12,10 +12,8 @@ use crate::machine::records::{Phase, Version};
 use crate::machine::{Level, Run, State, limits};
 use kubelet_config::duration::backoff;
 use kubelet_config::hazard;
-use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
-use kubelet_config::schema;
 use kubelet_config::source::{Payload, Source};
 use kubelet_config::status::PreflightAnswer;
 
@@ -78,23 +76,19 @@ impl State {
             Ok(request) => {
                 let asked = self.ask(limits::FETCH_DEADLINE);
                 fx.push(Effect::Fetch(asked.ticket, request.reference.clone()));
-                let (source, kubelet) = (Source::default(), request.kubelet.clone());
-                self.on_request.inquiry = Some(Inquiry { asked, stage: Stage::Fetching(request), source, kubelet });
+                let (source, stage) = (Source::default(), Stage::Fetching(request));
+                self.on_request.inquiry = Some(Inquiry { asked, stage, source });
             }
         }
     }
 
-    /// The request, unless it was answered with the kubelet that is asked for, by default this one.
+    /// The request, unless it was answered with this kubelet.
     fn unanswered(&self) -> Option<String> {
         let OnRequest { request, answer, .. } = &self.on_request;
-        let names_kubelet =
-            |text: &String| PreflightRequest::parse(text).is_ok_and(|request| request.kubelet.is_some());
-        let is_of_this_kubelet = |answer: &PreflightStatus| {
+        let stands = |answer: &PreflightStatus| {
             let known = self.kubelet_version().filter(|_| !answer.kubelet_version.is_empty());
             known.is_none_or(|version| version == answer.kubelet_version)
         };
-        let stands =
-            |answer: &PreflightStatus| request.as_ref().is_some_and(names_kubelet) || is_of_this_kubelet(answer);
         request.clone().filter(|_| !answer.as_ref().is_some_and(stands))
     }
 
@@ -122,7 +116,7 @@ impl State {
         result: Result<Arc<Payload>, FetchError>,
         fx: &mut Vec<Effect>,
     ) {
-        let Some(Inquiry { stage: Stage::Fetching(request), kubelet, .. }) = self.inquiry(ticket) else { return };
+        let Some(Inquiry { stage: Stage::Fetching(request), .. }) = self.inquiry(ticket) else { return };
         match result {
             Ok(payload) => {
                 let source = payload.resolve(&request.reference);
@@ -134,7 +128,7 @@ impl State {
                 let target = LoadTarget::Unassigned(source.clone(), payload);
                 fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
                 self.on_request.leaves_content = true;
-                self.on_request.inquiry = Some(Inquiry { asked, stage: Stage::Loading, source, kubelet });
+                self.on_request.inquiry = Some(Inquiry { asked, stage: Stage::Loading, source });
             }
             Err(FetchError { why, definite: true }) => self.answer(PreflightResult::Inconclusive, &why, fx),
             Err(FetchError { why, definite: false }) => self.put_off(&why, fx),
@@ -148,17 +142,16 @@ impl State {
         result: &Result<Rendered, RenderError>,
         fx: &mut Vec<Effect>,
     ) -> bool {
-        let Some(Inquiry { stage: Stage::Loading, source, kubelet, .. }) = self.inquiry(ticket) else { return false };
+        let Some(Inquiry { stage: Stage::Loading, source, .. }) = self.inquiry(ticket) else { return false };
         match result {
             Ok(rendered) => {
                 let asked = self.ask(limits::PREFLIGHT_DEADLINE);
                 let stage = Stage::Judging(Box::new(rendered.clone()));
-                let refused = self.refused_unjudged(source.clone(), kubelet.as_ref(), rendered);
-                self.on_request.inquiry = Some(Inquiry { asked, stage, source, kubelet: kubelet.clone() });
-                match (refused, kubelet) {
-                    (Some((result, why)), _) => self.answer(result, &why, fx),
-                    (None, None) => fx.push(Effect::Preflight(asked.ticket, rendered.clone(), Afterwards::Ends)),
-                    (None, Some(kubelet)) => fx.push(Effect::PreflightWith(asked.ticket, rendered.clone(), kubelet)),
+                let refused = self.refused_unjudged(source.clone(), rendered);
+                self.on_request.inquiry = Some(Inquiry { asked, stage, source });
+                match refused {
+                    Some((result, why)) => self.answer(result, &why, fx),
+                    None => fx.push(Effect::Preflight(asked.ticket, rendered.clone(), Afterwards::Ends)),
                 }
             }
             Err(RenderError::Load(why)) => self.answer(PreflightResult::Invalid, why, fx),
@@ -171,12 +164,7 @@ impl State {
     }
 
     /// Why it would be refused before a kubelet sees it.
-    fn refused_unjudged(
-        &self,
-        source: Source,
-        kubelet: Option<&KubeletVersion>,
-        rendered: &Rendered,
-    ) -> Option<(PreflightResult, String)> {
+    fn refused_unjudged(&self, source: Source, rendered: &Rendered) -> Option<(PreflightResult, String)> {
         if let Some(why) = rendered.admission.policy.admits_nothing() {
             return Some((PreflightResult::Inconclusive, why));
         }
@@ -185,9 +173,8 @@ impl State {
         }
         let version = Version { source, digest: Some(rendered.digest.clone()) };
         let failed = self.bad_version(&version).filter(|bad| bad.digest == version.digest && !bad.by_policy);
-        let failed = failed.filter(|_| kubelet.is_none()); // a failure is held against the binary that ran
         let asked = self.confirm_within(&rendered.annotations).and(self.courtesy(&rendered.annotations));
-        let why = asked.err().or_else(|| self.refused_field_problems(rendered, kubelet));
+        let why = asked.err().or_else(|| self.refused_field_problems(rendered));
         let why = why.or_else(|| failed.map(|bad| format!("it failed on this node before: {}", bad.detail)));
         why.map(|why| (PreflightResult::Invalid, why))
     }
@@ -199,64 +186,26 @@ impl State {
         verdict: &Verdict,
         fx: &mut Vec<Effect>,
     ) -> bool {
-        let Some(Inquiry { stage: Stage::Judging(rendered), kubelet: None, .. }) = self.inquiry(ticket) else {
-            return false;
-        };
-        self.weigh_verdict(&rendered, None, verdict, fx);
-        true
-    }
-
-    /// The verdict of the other kubelet that is asked for, or why there is none to be had.
-    pub(in crate::machine) fn judged_with(
-        &mut self,
-        ticket: Ticket,
-        found: Result<Verdict, String>,
-        fx: &mut Vec<Effect>,
-    ) {
-        let Some(Inquiry { stage: Stage::Judging(rendered), kubelet: Some(kubelet), .. }) = self.inquiry(ticket) else {
-            return;
-        };
-        match found {
-            Ok(verdict) => self.weigh_verdict(&rendered, Some(&kubelet), &verdict, fx),
-            Err(why) => self.answer(PreflightResult::KubeletUnavailable, &why, fx),
-        }
-    }
-
-    fn weigh_verdict(
-        &mut self,
-        rendered: &Rendered,
-        kubelet: Option<&KubeletVersion>,
-        verdict: &Verdict,
-        fx: &mut Vec<Effect>,
-    ) {
-        if let Some(inquiry) = &mut self.on_request.inquiry {
-            inquiry.stage = Stage::Observing(Box::new(rendered.clone()), Observed::default());
-        }
+        let Some(Inquiry { stage: Stage::Judging(rendered), .. }) = self.inquiry(ticket) else { return false };
         match verdict {
             Verdict::Load(why) | Verdict::Validate(why) => self.answer(PreflightResult::Invalid, why, fx),
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
                 self.answer(PreflightResult::Inconclusive, why, fx);
             }
-            Verdict::Valid(remarks) => self.weigh_cost(rendered, kubelet, remarks.join("; "), fx),
+            Verdict::Valid(remarks) => self.weigh_cost(&rendered, remarks.join("; "), fx),
         }
+        true
     }
 
     /// What a kubelet accepts may still be refused: for hazards, or, once pods and supplies are known, for what it would cost.
-    fn weigh_cost(
-        &mut self,
-        rendered: &Rendered,
-        kubelet: Option<&KubeletVersion>,
-        remarks: String,
-        fx: &mut Vec<Effect>,
-    ) {
-        if let Some((classes, why)) = self.refused_hazards(rendered, kubelet) {
+    fn weigh_cost(&mut self, rendered: &Rendered, remarks: String, fx: &mut Vec<Effect>) {
+        if let Some((classes, why)) = self.refused_hazards(rendered) {
             let hazards = classes.into_iter().map(|class| class.label().to_owned()).collect();
             let status = PreflightStatus { hazards, ..self.finding(PreflightResult::Hazard, &why) };
             return self.say(status, fx);
         }
-        if kubelet.is_none() && self.running().digest.as_ref() == Some(&rendered.digest) {
-            let status = self.accepted_by(kubelet, &remarks);
-            return self.say(status, fx);
+        if self.running().digest.as_ref() == Some(&rendered.digest) {
+            return self.answer(PreflightResult::Valid, &remarks, fx);
         }
         let asked = self.ask(limits::FETCH_DEADLINE);
         for query in [Query::Pods, Query::Environment(self.runtime_socket())] {
@@ -266,18 +215,6 @@ impl State {
             inquiry.asked = asked;
             inquiry.stage = Stage::Observing(Box::new(rendered.clone()), Observed { remarks, ..Observed::default() });
         }
-    }
-
-    /// Nothing is known against it; of a kubelet that the tables do not know, that is not all.
-    fn accepted_by(&self, kubelet: Option<&KubeletVersion>, remarks: &str) -> PreflightStatus {
-        if kubelet.is_none_or(|kubelet| kubelet.known_minor().is_some()) {
-            return self.finding(PreflightResult::Valid, remarks);
-        }
-        let newest = schema::NEWEST;
-        let why = format!(
-            "this kubelet accepts it; hazards and lost pods are unknown: this supervisor knows 1.{newest} at the latest"
-        );
-        self.finding(PreflightResult::Inconclusive, &why)
     }
 
     /// The pods of this node; false if it is not this question's answer.
@@ -315,18 +252,16 @@ impl State {
     }
 
     fn answer_by_pods(&mut self, fx: &mut Vec<Effect>) {
-        let Some(Inquiry { stage: Stage::Observing(rendered, observed), kubelet, .. }) = &self.on_request.inquiry
-        else {
+        let Some(Inquiry { stage: Stage::Observing(rendered, observed), .. }) = &self.on_request.inquiry else {
             return;
         };
         let Observed { remarks, pods: Some(pods), supplies: Some(supplies) } = observed else { return };
-        let kubelet = kubelet.as_ref();
-        let impacts = self.impacts(rendered, kubelet, Some(pods), supplies);
+        let impacts = self.impacts(rendered, Some(pods), supplies);
         let status = match refused_impact(&impacts, rendered) {
             None => {
                 let told = hazard::told_impact(&impacts);
                 let said: Vec<String> = told.into_iter().chain([remarks.clone()]).filter(|it| !it.is_empty()).collect();
-                self.accepted_by(kubelet, &said.join("; "))
+                self.finding(PreflightResult::Valid, &said.join("; "))
             }
             Some((pods, why)) => PreflightStatus {
                 pods_lost: pods.len(),
@@ -358,11 +293,7 @@ impl State {
         let request = self.on_request.request.as_deref().unwrap_or_default();
         let mut status = PreflightStatus::new(request, result, why);
         self.kubelet_version().unwrap_or_default().clone_into(&mut status.kubelet_version);
-        let Some(Inquiry { source, stage, kubelet, .. }) = &self.on_request.inquiry else { return status };
-        if let Some(kubelet) = kubelet {
-            let has_judged = matches!(stage, Stage::Observing(..));
-            status.kubelet_version = if has_judged { kubelet.to_string() } else { String::new() };
-        }
+        let Some(Inquiry { source, stage, .. }) = &self.on_request.inquiry else { return status };
         if !source.uid.is_empty() {
             status.version = format!("{}/{}", source.uid, source.resource_version);
         }

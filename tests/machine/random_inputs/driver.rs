@@ -237,9 +237,6 @@ impl Driver {
             Effect::Emit(_) => return self.submit(StoreRequest::Append(Box::default())),
             Effect::Send(_) => self.sent += 1,
             Effect::Preflight(ticket, ..) => self.preflights.push(ticket),
-            Effect::PreflightWith(ticket, ..) => {
-                return Some(Input::PreflightWithDone(ticket, Ok(inputs::verdict(0))));
-            }
             Effect::Probe(ticket, _) => self.probes.push(ticket),
             Effect::Fetch(ticket, asked) => {
                 let map = (0..3).find(|map| reference(*map) == asked);

@@ -16,7 +16,7 @@ use kubelet_supervisor::machine::{FetchError, Input, Ticket};
 use super::driver::{payload, reference, rendered, source};
 
 /// How many there are.
-pub const KINDS: usize = 38;
+pub const KINDS: usize = 37;
 
 /// Its number. Whoever adds an input adds it here, to [`KINDS`] and to [`make`].
 pub fn kind(input: &Input) -> usize {
@@ -57,8 +57,7 @@ pub fn kind(input: &Input) -> usize {
         Input::ClockSet => 33,
         Input::ConfigMapFetched(..) => 34,
         Input::PreflightRequested { .. } => 35,
-        Input::PreflightWithDone(..) => 36,
-        Input::StreamsObserved(..) => 37,
+        Input::StreamsObserved(..) => 36,
     }
 }
 
@@ -116,8 +115,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         33 => Input::ClockSet,
         34 => fetched(ticket, seed % 3, seed),
         35 => preflight(seed),
-        36 => Input::PreflightWithDone(ticket, if odd { Err("absent".to_owned()) } else { Ok(verdict(seed)) }),
-        37 => Input::StreamsObserved(ticket, streams(seed)),
+        36 => Input::StreamsObserved(ticket, streams(seed)),
         _ => Input::Tick,
     }
 }
@@ -186,7 +184,6 @@ pub fn preflight(which: u8) -> Input {
     let request = match which {
         0 => None,
         1 => Some("garbage".to_owned()),
-        6.. => Some(format!("{request}?kubeletVersion=v1.31.4")),
         _ => Some(request),
     };
     Input::PreflightRequested { request, answer: Some(answer).filter(|_| which.is_multiple_of(4)) }

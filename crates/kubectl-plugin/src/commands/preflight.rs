@@ -26,7 +26,6 @@ use crate::fleet::preflight::{Answers, Outcome, names};
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure};
 use kubelet_config::assignment::DEFAULT_KEY;
-use kubelet_config::kubelet_version::KubeletVersion;
 use kubelet_config::preflight::{ANSWER_ANNOTATION, PreflightRequest, PreflightResult, REQUEST_ANNOTATION};
 
 /// Patches under way at a time, ...
@@ -50,10 +49,6 @@ pub(crate) struct Options {
     /// The file holds only what differs from each node's own configuration file, and is laid over that instead of replacing it.
     #[arg(long)]
     overlay: bool,
-    /// Ask the kubelet of this version, such as v1.31.4, what an upgrade to it would make of the configuration; it must be on
-    /// the nodes already (kubelet-supervisor run --kubelet-versions-dir).
-    #[arg(long, value_name = "VERSION")]
-    kubelet_version: Option<KubeletVersion>,
     /// How long to wait for answers, such as 90s or 10m.
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
     timeout: Duration,
@@ -109,7 +104,7 @@ impl Options {
         // Its own: what it is told is told to us, now.
         let token = jiff::Timestamp::now().as_nanosecond().to_string();
         let version = field("uid").zip(field("resourceVersion"));
-        Ok(PreflightRequest { reference, version, token: Some(token), kubelet: self.kubelet_version.clone() })
+        Ok(PreflightRequest { reference, version, token: Some(token) })
     }
 }
 
@@ -300,9 +295,9 @@ impl Survey {
         for ((outcome, version, message), group) in self.answers.groups() {
             let tone = match outcome {
                 Outcome::Answered(PreflightResult::Valid) => Tone::Good,
-                Outcome::Answered(PreflightResult::Inconclusive | PreflightResult::KubeletUnavailable)
-                | Outcome::NoSupervisor
-                | Outcome::Silent => Tone::Open,
+                Outcome::Answered(PreflightResult::Inconclusive) | Outcome::NoSupervisor | Outcome::Silent => {
+                    Tone::Open
+                }
                 _ => Tone::Bad,
             };
             let pods = match group.pods_lost {

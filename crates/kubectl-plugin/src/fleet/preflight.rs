@@ -45,7 +45,6 @@ impl Outcome {
             Self::Answered(PreflightResult::Hazard) => "refused for a hazard",
             Self::Answered(PreflightResult::PodsLost) => "would lose pods",
             Self::Answered(PreflightResult::PolicyRefused) => "refused by the node's policy",
-            Self::Answered(PreflightResult::KubeletUnavailable) => "without that kubelet",
             Self::Answered(PreflightResult::Inconclusive) => "cannot tell",
             Self::NoSupervisor => "without a supervisor",
             Self::Silent => "silent",

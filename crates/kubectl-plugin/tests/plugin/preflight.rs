@@ -110,38 +110,6 @@ fn a_file_is_pushed_first() {
     assert_eq!(bench.server.config_map("kubelet-config", &name)["immutable"], true);
 }
 
-/// What a node's own kubelet says is no answer to what another would.
-#[test]
-fn another_kubelet_is_asked_for_and_only_its_word_counts() {
-    let bench = bench(&["n1", "n2", "n3", "n4"]);
-    let answers = [
-        ("n1", PreflightResult::Valid, "v1.31.4", ""),
-        ("n2", PreflightResult::KubeletUnavailable, "", "no kubelet v1.31.4 on this node: FILE does not exist"),
-        ("n3", PreflightResult::Valid, "v1.30.1", ""),
-        ("n4", PreflightResult::Invalid, "v1.31.4", "unknown feature gate X"),
-    ];
-    let args = ["preflight", "pool-a", "--kubelet-version", "v1.31.4", "--timeout", "5s", "n1", "n2", "n3", "n4"];
-    let ran = run(&bench, &[&args[..], &["-o", "json"]].concat(), &answers);
-    let document = ran.json();
-    assert_eq!((ran.code, &document["valid"]), (1, &json!(false)), "{ran:#?}");
-    let asked = PreflightRequest::parse(document["request"].as_str().unwrap()).unwrap();
-    assert_eq!(asked.kubelet.unwrap().as_str(), "v1.31.4");
-    assert_eq!(
-        document["summary"],
-        "1 valid; 1 invalid (kubelet v1.31.4): unknown feature gate X; \
-         1 without that kubelet: no kubelet v1.31.4 on this node: FILE does not exist; 1 silent: n3"
-    );
-    let group = document["groups"].as_array().unwrap().iter().find(|group| group["nodes"] == json!(["n2"])).unwrap();
-    assert_eq!((&group["result"], &group["kubeletVersion"]), (&json!("KubeletUnavailable"), &json!("")));
-
-    let ran = run(&bench, &args[..7], &answers[..1]);
-    assert_eq!((ran.code, ran.out.lines().last()), (0, Some("1 valid")), "{ran:#?}");
-    let ran = run(&bench, &[&args[..6], &["n2"]].concat(), &answers[1..2]);
-    assert!(ran.code == 1 && ran.out.contains("KubeletUnavailable"), "{}", ran.out);
-    let ran = bench.run(&["preflight", "pool-a", "--kubelet-version", "../v1.31.4", "n1"]);
-    assert!(ran.code != 0 && ran.err.contains("--kubelet-version") && ran.err.contains("v1.31.4"), "{}", ran.err);
-}
-
 /// What a node said to somebody else, or before, is no answer.
 #[test]
 fn an_old_answer_does_not_count_and_a_silent_node_is_told() {

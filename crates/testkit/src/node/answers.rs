@@ -35,11 +35,6 @@ impl Node {
                 self.payload(&reference.name).map(Input::ConfigMap)
             }
             Effect::Preflight(ticket, rendered, _) => self.preflight(*ticket, rendered),
-            Effect::PreflightWith(ticket, rendered, version) => {
-                let found = self.other_kubelets.get(version.as_str()).ok_or(format!("no kubelet {version} here"));
-                let is_refused = |refused: &Vec<String>| refused.contains(&rendered.digest.0);
-                Some(Input::PreflightWithDone(*ticket, found.map(|refused| verdict_of(is_refused(refused)))))
-            }
             Effect::Start(config) => {
                 Some(Input::Started(self.start(config.as_deref().map(|config| config.path.as_str()))))
             }

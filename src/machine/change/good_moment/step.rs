@@ -90,9 +90,9 @@ impl State {
     fn pressure_against(&self, rendered: &Rendered) -> BTreeSet<NodePressure> {
         let unproven = self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version));
         let accepted = hazard::accepts_any_restart(rendered.annotations.acknowledge.as_deref());
-        let [before, after] = self.before_and_after(rendered, None);
+        let before = &self.running().effective;
         let by_flag = self.running().ignores_eviction != rendered.ignores_eviction;
-        if before.is_null() || unproven || accepted || by_flag || changes_pressure(&before, &after) {
+        if before.is_null() || unproven || accepted || by_flag || changes_pressure(before, &rendered.effective) {
             return BTreeSet::new();
         }
         self.health.pressure()

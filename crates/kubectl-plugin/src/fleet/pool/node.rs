@@ -47,7 +47,7 @@ impl NodePreflight {
         let answer =
             row.preflight.as_ref().filter(|status| status.answers(&request)).map(|status| match status.result {
                 PreflightResult::Valid => PreflightAnswer::Valid,
-                PreflightResult::Inconclusive | PreflightResult::KubeletUnavailable => PreflightAnswer::Inconclusive,
+                PreflightResult::Inconclusive => PreflightAnswer::Inconclusive,
                 refused => PreflightAnswer::Refused(format!("{}: {}", refused.as_str(), status.message)),
             });
         Some(Self { request, answer })

@@ -14,7 +14,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The text that asks for a revision. Its name tells its content, so no version of it is named.
 pub(crate) fn request(of: &ConfigMapRef) -> String {
-    PreflightRequest { reference: of.clone(), version: None, token: None, kubelet: None }.to_string()
+    PreflightRequest { reference: of.clone(), version: None, token: None }.to_string()
 }
 
 /// What a pool's Nodes say of a revision that they do not have yet.
