@@ -28,7 +28,7 @@
 //!
 //! What happens to a change:
 //!
-//! 1. `adapters/kube` (or `adapters/source_dir`) watches the own Node and its ConfigMap: `Input::Node`, `ConfigMap`.
+//! 1. `adapters/kube` (or `adapters/local_files`) watches the own Node and its ConfigMap: `Input::Node`, `ConfigMap`.
 //! 2. `machine/change.rs` asks for each step, and goes on with its outcome: `Save` writes a checkpoint (`adapters/store`),
 //!    `Load` puts payload, local file and flags together (`kubelet_config::rendering`) and keeps what comes out under its
 //!    digest, `Preflight` lets the kubelet's own binary load and validate it (`adapters/preflight`). Equal content is only

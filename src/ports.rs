@@ -143,8 +143,6 @@ pub struct LocalPolicy {
     pub unguarded: Option<String>,
     /// Namespaces that a label may name where the policy names none.
     pub label_namespaces: BTreeSet<String>,
-    /// There is a `--source-dir`.
-    pub source_dir: bool,
 }
 
 /// Why the kubelet's own files cannot be read.

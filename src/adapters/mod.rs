@@ -19,7 +19,6 @@ pub mod policy;
 pub mod preflight;
 pub(crate) mod probe;
 pub mod process;
-pub(crate) mod source_dir;
 pub mod stderr_relay;
 pub mod store;
 pub mod store_thread;

@@ -16,8 +16,6 @@ pub struct PolicyFile {
     pub path: PathBuf,
     /// Namespaces of `--config-namespace` and `--default-source`.
     pub label_namespaces: BTreeSet<String>,
-    /// There is a `--source-dir`.
-    pub source_dir: bool,
 }
 
 impl PolicyFile {
@@ -33,7 +31,6 @@ impl PolicyFile {
             policy,
             unguarded: unguarded.map(|error| error.to_string()),
             label_namespaces: self.label_namespaces.clone(),
-            source_dir: self.source_dir,
         })
     }
 }

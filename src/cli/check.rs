@@ -20,8 +20,7 @@ use kubelet_config::flags::{KEY_SUFFIX, KubeletArgs};
 use kubelet_config::policy::{Admission, Comment, KEY_SUFFIX as SIGNATURE_SUFFIX};
 use kubelet_config::rendering::Configuration;
 use kubelet_config::schema::{self, UnknownFields};
-use kubelet_config::source::ConfigAnnotations;
-use kubelet_config::source_dir;
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Source};
 
 const REJECTED: u8 = 1;
 const UNKNOWN: u8 = 2;
@@ -139,7 +138,8 @@ pub(super) fn file(
     let comment = files.get(&format!("{KEY}{SIGNATURE_SUFFIX}")).and_then(|text| Comment::of_file(text).ok());
     let acknowledge = comment.map(|comment| comment.acknowledge());
     let annotations = ConfigAnnotations { acknowledge, ..ConfigAnnotations::default() };
-    let source = source_dir::payload(files.clone(), annotations.clone()).resolve(&source_dir::reference(KEY));
+    let reference = ConfigMapRef { kubelet_config_key: KEY.to_owned(), ..ConfigMapRef::default() };
+    let source = Source { reference, ..Source::default() };
     let dir = absolute.parent().unwrap_or(Path::new("/")).display().to_string();
     let checkpoint = Checkpoint { dir, files, annotations, ..Checkpoint::default() };
     let asked = Policy::read(local);
@@ -150,7 +150,7 @@ pub(super) fn file(
             None => None,
         };
         let found = render::configuration(Some(asked.payload(&checkpoint, &source)), None, &local.args, local)?;
-        let admission = asked.admission(&source, (&found.effective, &found.overrides), Ok(signed), &local.args, local);
+        let admission = asked.admission(None, (&found.effective, &found.overrides), Ok(signed), &local.args, local);
         Ok((found, admission))
     };
     Ok(judged())

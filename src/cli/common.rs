@@ -59,9 +59,8 @@ impl PolicyOption {
     }
 }
 
-/// A file by hand is named by root, as `--source-dir` is.
 pub(super) fn local_files(program: PathBuf, args: &KubeletArgs, merge: Merge, policy: PathBuf) -> LocalFiles {
-    let policy = PolicyFile { path: policy, source_dir: true, ..PolicyFile::default() };
+    let policy = PolicyFile { path: policy, ..PolicyFile::default() };
     LocalFiles { program, args: args.clone(), merge, policy }
 }
 

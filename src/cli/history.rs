@@ -264,9 +264,9 @@ mod tests {
 
     #[test]
     fn versions_are_named_as_in_their_column() {
-        let long = "from /api/v1/namespaces/n/configmaps/m, UID: u, ResourceVersion: 7, KubeletConfigKey: k.l to the source \
-             directory, UID: source-dir, ResourceVersion: 1b, KubeletConfigKey: kubelet; see /api/v1/namespaces/n";
-        let short = "from n/m 7 to the source directory 1b; see /api/v1/namespaces/n";
+        let long = "from /api/v1/namespaces/n/configmaps/m, UID: u, ResourceVersion: 7, KubeletConfigKey: k.l to the local \
+             files, UID: local-files, ResourceVersion: 1b, KubeletConfigKey: kubelet; see /api/v1/namespaces/n";
+        let short = "from n/m 7 to the local files 1b; see /api/v1/namespaces/n";
         assert_eq!(with_short_names(long), short);
     }
 

@@ -79,12 +79,6 @@ pub(super) struct Options {
     /// The Node's name [default: from the client certificate, else as the kubelet has it]
     #[arg(long, env = "KUBELET_SUPERVISOR_NODE_NAME", value_name = "NAME")]
     node_name: Option<String>,
-    /// A directory with the configuration, in place of whatever the Node is assigned: for nodes without an API server.
-    #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_DIR", value_name = "DIR")]
-    source_dir: Option<PathBuf>,
-    /// The file in --source-dir that holds the KubeletConfiguration.
-    #[arg(long, env = "KUBELET_SUPERVISOR_SOURCE_KEY", default_value = "kubelet", value_name = "KEY")]
-    source_key: String,
     /// Take up changes of the local files (--config, --config-dir) while the kubelet runs, also where nothing is assigned: judged, tried and rolled back like any change.
     #[arg(long, env = "KUBELET_SUPERVISOR_FOLLOW_LOCAL", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = clap::builder::FalseyValueParser::new(), value_name = "true|false")]
     follow_local: bool,
@@ -108,12 +102,10 @@ impl Options {
         let (program, args) = self.kubelet.parse()?;
         let metrics = exposition::http::address(&self.metrics_bind_address)
             .map_err(|why| Failure::usage(format!("--metrics-bind-address: {why}")))?;
-        let source = settings::source(self.source_dir.clone(), self.source_key.clone())
-            .map_err(|why| Failure::usage(format!("--source-key: {why}")))?;
-        // A directory is the only assignment. A kubelet without a file of its own has defaults that no file can say.
+        // A kubelet without a file of its own has defaults that no file can say.
         let follows = self.follow_local && args.last("config").is_some();
         let local_files = follows.then(ConfigMapRef::local_files);
-        let default_source = self.default_source.clone().filter(|_| source.is_none()).or(local_files);
+        let default_source = self.default_source.clone().or(local_files);
         Ok(Settings {
             program,
             dir: settings::store_dir(self.dynamic_config_dir.as_deref(), &args),
@@ -124,7 +116,7 @@ impl Options {
                 boots: self.trial_boots,
                 confirm_within: self.confirm_within.map(|within| within.0),
                 api_server: args.last("kubeconfig").is_some(),
-                standalone: args.last("kubeconfig").is_none() && source.is_none() && !follows,
+                standalone: args.last("kubeconfig").is_none() && !follows,
                 default_source,
                 follow_local: self.follow_local,
                 spread: self.spread.0,
@@ -141,7 +133,6 @@ impl Options {
             policy: absolute(&self.policy),
             metrics,
             node_name: self.node_name.clone().filter(|name| !name.is_empty()),
-            source,
             standby: self.standby,
         })
     }

@@ -66,17 +66,17 @@ impl Policy {
             .map_err(|why| RenderError::Policy(format!("the node's policy: signature: {why}")))
     }
 
-    /// What it says of what the kubelet would go by.
+    /// What it says of what the kubelet would go by; of a file by hand, without a source.
     pub(crate) fn admission(
         &self,
-        source: &Source,
+        source: Option<&Source>,
         (effective, overrides): (&Value, &FlagOverrides),
         signed: Result<Option<Signed>, String>,
         args: &KubeletArgs,
         local: &dyn Local,
     ) -> Admission {
         let Ok(found @ LocalPolicy { policy: Some(policy), .. }) = &self.0 else { return self.of_local() };
-        if source.is_local_files() {
+        if source.is_some_and(Source::is_local_files) {
             return self.of_local(); // root's own
         }
         let own = if policy.denied_fields.is_empty() {
@@ -90,8 +90,7 @@ impl Policy {
             Err(error) => return Admission::unreadable(format!("deniedFields cannot be held against {error}")),
         };
         let candidate = Candidate {
-            source,
-            own_directory: found.source_dir && source.is_source_dir(),
+            namespace: source.map(|source| source.reference.namespace.as_str()),
             effective,
             local: &own,
             overrides,

@@ -4,7 +4,7 @@ use crate::machine::model::RenderError;
 use crate::ports::{Checkpoint, Local, LocalPolicy};
 use kubelet_config::flags::{FlagOverrides, KEY_SUFFIX, KubeletArgs};
 use kubelet_config::rendering::{self, Configuration, RenderFault, RenderInput, Text};
-use kubelet_config::source::{Merge, SOURCE_DIR_TITLE, Source};
+use kubelet_config::source::{Merge, Source};
 
 /// A checkpoint to render, and the node's policy as it was read for that.
 #[derive(Clone, Copy, Debug)]
@@ -98,10 +98,5 @@ fn text<'a>(checkpoint: &'a Checkpoint, source: &Source) -> Result<&'a str, Rend
     } else {
         format!("keys: {}", keys.join(", "))
     };
-    let whose = if source.is_source_dir() {
-        format!("{SOURCE_DIR_TITLE} has no file {key:?}")
-    } else {
-        format!("the ConfigMap has no key {key:?} in its data")
-    };
-    Err(RenderError::Load(format!("{whose} ({others})")))
+    Err(RenderError::Load(format!("the ConfigMap has no key {key:?} in its data ({others})")))
 }

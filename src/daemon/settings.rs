@@ -7,7 +7,6 @@ use crate::machine;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::source::Merge;
-use kubelet_config::source_dir::{self, Entry};
 
 /// Where native's users mostly kept its store; our default.
 pub(crate) const DEFAULT_DIR: &str = "/var/lib/kubelet/dynamic-config";
@@ -33,8 +32,6 @@ pub(crate) struct Settings {
     pub(crate) metrics: Option<SocketAddr>,
     /// `--node-name`.
     pub(crate) node_name: Option<String>,
-    /// `--source-dir`, absolute, and `--source-key`.
-    pub(crate) source: Option<(PathBuf, String)>,
     /// `--standby`.
     pub(crate) standby: bool,
 }
@@ -43,15 +40,6 @@ pub(crate) struct Settings {
 pub(crate) fn store_dir(own: Option<&Path>, args: &KubeletArgs) -> PathBuf {
     let dir = own.unwrap_or_else(|| Path::new(args.last("dynamic-config-dir").unwrap_or(DEFAULT_DIR)));
     std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
-}
-
-/// The source directory and its key; empty is none.
-pub(crate) fn source(dir: Option<PathBuf>, key: String) -> Result<Option<(PathBuf, String)>, String> {
-    let Some(dir) = dir.filter(|dir| !dir.as_os_str().is_empty()) else { return Ok(None) };
-    if source_dir::entry(&key) != Entry::Key {
-        return Err(format!("{key:?} cannot be a file of --source-dir: letters, digits, `-`, `_` and `.` make a key"));
-    }
-    Ok(Some((std::path::absolute(&dir).unwrap_or(dir), key)))
 }
 
 /// Parses a positive duration.

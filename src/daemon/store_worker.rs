@@ -195,7 +195,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let configs = self.store.configs_dir().display().to_string();
         let out = configuration(Some(policy.payload(&checkpoint, source)), Some(&configs), &self.args, &self.local)?;
         let judged = (&out.effective, &out.overrides);
-        let admission = policy.admission(source, judged, Ok(signed), &self.args, &self.local);
+        let admission = policy.admission(Some(source), judged, Ok(signed), &self.args, &self.local);
         Ok((out, policy.limited(checkpoint.annotations), admission))
     }
 
@@ -260,7 +260,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let drop_ins = found.drop_ins.or_else(|| self.local.drop_ins().ok()).unwrap_or_default();
         let Effective { value, healthz } = rendering::effective(found.value, &drop_ins, &args);
         let judged = (&value, &found.overrides);
-        let admission = policy.admission(source, judged, signed, &self.args, &self.local);
+        let admission = policy.admission(Some(source), judged, signed, &self.args, &self.local);
         Rendered {
             digest: digest.clone(),
             path: found.given.config,

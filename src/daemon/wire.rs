@@ -29,7 +29,6 @@ use crate::adapters::policy::PolicyFile;
 use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::process::{self, ChildPid};
-use crate::adapters::source_dir::{self, SourceDir};
 use crate::adapters::store::FsStore;
 use crate::adapters::store_thread::StoreThread;
 use crate::adapters::systemd::Systemd;
@@ -287,7 +286,6 @@ fn policy_file(settings: &Settings) -> PolicyFile {
     PolicyFile {
         path: settings.policy.clone(),
         label_namespaces: [settings.config_namespace.clone()].into_iter().chain(default_source).collect(),
-        source_dir: settings.source.is_some(),
     }
 }
 
@@ -334,28 +332,21 @@ fn serve_commands(settings: &Settings, endpoints: &Endpoints, commands: &Command
 
 fn cluster(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Metrics) -> Box<dyn ports::Cluster> {
     let follows = settings.machine.default_source.as_ref().is_some_and(ConfigMapRef::is_local_files);
-    let all = inputs.clone();
-    let cluster: Box<dyn ports::Cluster> = match &settings.source {
-        None => api_server(settings, inputs, metrics),
-        Some((dir, key)) => {
-            let cluster = api_server(settings, source_dir::without_assignments(inputs.clone()), metrics);
-            Box::new(SourceDir::start(dir.clone(), key, inputs, cluster))
-        }
-    };
+    let cluster = api_server(settings, inputs.clone(), metrics);
     if !follows {
         return cluster;
     }
-    if settings.args.last("kubeconfig").is_none() && settings.source.is_none() {
-        let _ = all.send(Input::Node(Assignment::Local)); // there is nobody to say so
+    if settings.args.last("kubeconfig").is_none() {
+        let _ = inputs.send(Input::Node(Assignment::Local)); // there is nobody to say so
     }
-    Box::new(LocalSource::new(local_files(settings), all, cluster))
+    Box::new(LocalSource::new(local_files(settings), inputs, cluster))
 }
 
 fn api_server(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Metrics) -> Box<dyn ports::Cluster> {
     let Some(kubeconfig) = settings.args.last("kubeconfig") else {
         if settings.machine.standalone {
             tracing::info!(
-                "the kubelet has no --kubeconfig: it is standalone and supervised as it is, without dynamic configuration; --source-dir or --follow-local would give it one"
+                "the kubelet has no --kubeconfig: it is standalone and supervised as it is, without dynamic configuration; --follow-local would give it one"
             );
         }
         return Box::new(Standalone::new(inputs));

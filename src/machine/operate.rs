@@ -40,7 +40,7 @@ impl State {
         if self.settings.standalone {
             return Some(
                 "nothing can be assigned to this node, and nothing is recorded: its kubelet has no --kubeconfig, and its supervisor \
-                 neither --source-dir nor --follow-local (`kubelet-supervisor run --help`)"
+                 no --follow-local (`kubelet-supervisor run --help`)"
                     .into(),
             );
         }

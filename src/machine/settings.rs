@@ -35,7 +35,7 @@ pub struct Settings {
     pub confirm_within: Option<Duration>,
     /// The kubelet has an API server: a node that it does not see is in no contact.
     pub api_server: bool,
-    /// Nobody assigns anything: there is neither an API server nor a source directory, and nothing is recorded.
+    /// Nobody assigns anything: there is no API server, the local files are not followed, and nothing is recorded.
     pub standalone: bool,
     /// What runs on a Node without an assignment.
     pub default_source: Option<ConfigMapRef>,

@@ -35,7 +35,7 @@ pub struct State {
     /// The durable record.
     pub(super) writer: RecordWriter,
     pub(super) reading: Reading,
-    /// What the API server, or a source directory, asks for.
+    /// What the API server asks for, or the local files.
     pub(super) sync: ConfigSync,
     /// The change under way.
     pub(super) change: Option<Change>,

@@ -1,4 +1,4 @@
-//! What the API server, or a source directory, asks for: the assignment and the ConfigMap it names.
+//! What the API server asks for, or the local files: the assignment and the ConfigMap it names.
 
 use std::sync::Arc;
 

@@ -87,7 +87,6 @@ fn adapters_do_not_know_each_other() {
         ("lock", "ownership"),
         ("http", "ownership"),
         ("preflight", "ownership"),
-        ("source_dir", "ownership"),
         ("preflight", "process"),       // the only place that spawns
         ("notify_socket", "process"),   // whose READY=1 counts
         ("notify_socket", "ownership"), // the directory of the socket is root's
@@ -97,8 +96,7 @@ fn adapters_do_not_know_each_other() {
         ("host", "process"),                 // systemctl is asked
         ("host", "tcp_table"),               // what runs through the kubelet
         ("probe", "tcp_table"),              // whose the answer is
-        ("source_dir", "inotify"),           // changes of files
-        ("file_watch", "inotify"),           // the same
+        ("file_watch", "inotify"),           // changes of files
         ("clock", "inotify"),                // a descriptor that tokio waits for
         ("local_files", "policy"),           // one of them
         ("policy", "ownership"),             // root's alone

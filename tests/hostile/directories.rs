@@ -1,7 +1,7 @@
-//! The store and the source directory, where others than root can change them.
+//! The store, where others than root can change it.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 
 use testkit::rig::{Rig, configuration, eventually, exit_and_output, supervisor};
@@ -119,81 +119,4 @@ fn a_sticky_directory_on_the_way_is_no_harm_and_what_a_stranger_made_in_it_is() 
     fs::remove_file(&link).unwrap();
     fs::rename(rig.at("aside"), &dir).unwrap();
     rig.wait_active(&good);
-}
-
-/// Puts this into the source directory by one rename.
-fn place(rig: &Rig, number: u32) {
-    let beside = rig.at("above/source/.new");
-    fs::write(&beside, configuration(&format!("maxPods: {number}"))).unwrap();
-    fs::rename(&beside, rig.at("above/source/kubelet")).unwrap();
-}
-
-/// How others could change it, with another content than before; and how that is mended.
-type Opening = (&'static str, fn(&Rig, u32), fn(&Rig));
-
-const OPENINGS: [Opening; 6] = [
-    (
-        "the directory",
-        |rig, number| opened(rig, "above/source", 0o777, number),
-        |rig| mode(&rig.at("above/source"), 0o755),
-    ),
-    (
-        "for its group",
-        |rig, number| opened(rig, "above/source", 0o775, number),
-        |rig| mode(&rig.at("above/source"), 0o755),
-    ),
-    (
-        "a sticky one",
-        |rig, number| opened(rig, "above/source", 0o1777, number),
-        |rig| mode(&rig.at("above/source"), 0o755),
-    ),
-    ("the one above", |rig, number| opened(rig, "above", 0o777, number), |rig| mode(&rig.at("above"), 0o755)),
-    (
-        "the file",
-        |rig, number| {
-            fs::write(rig.at("above/source/.new"), configuration(&format!("maxPods: {number}"))).unwrap();
-            mode(&rig.at("above/source/.new"), 0o666);
-            fs::rename(rig.at("above/source/.new"), rig.at("above/source/kubelet")).unwrap();
-        },
-        |rig| mode(&rig.at("above/source/kubelet"), 0o644),
-    ),
-    (
-        "a stranger's file by a link",
-        |rig, number| {
-            fs::write(rig.at("theirs"), configuration(&format!("maxPods: {number}"))).unwrap();
-            chown(rig.at("theirs"), Some(NOBODY), None).unwrap();
-            symlink("../../theirs", rig.at("above/source/.new")).unwrap();
-            fs::rename(rig.at("above/source/.new"), rig.at("above/source/kubelet")).unwrap();
-        },
-        |rig| chown(rig.at("theirs"), Some(0), None).unwrap(),
-    ),
-];
-
-fn opened(rig: &Rig, dir: &str, bits: u32, number: u32) {
-    mode(&rig.at(dir), bits);
-    place(rig, number);
-}
-
-#[test]
-fn a_source_directory_that_others_can_write_to_is_not_taken() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = Rig::new();
-    fs::create_dir_all(rig.at("above/source")).unwrap();
-    let source = rig.at("above/source").display().to_string();
-    rig.option("--source-dir", &source);
-    place(&rig, 41);
-    rig.up();
-    eventually("it runs", || (max_pods(&rig) == 41).then_some(()));
-    for (runs, (what, open, mend)) in (41..).zip(OPENINGS) {
-        rig.wait_status("well", |status| status["errorDetail"] == "" && status["kubelet"]["ready"] == true);
-        let starts = rig.starts();
-        open(&rig, runs + 1);
-        rig.wait_status(what, |status| status["errorDetail"].as_str().is_some_and(|why| why.contains(OPEN)));
-        assert_eq!((rig.starts(), max_pods(&rig)), (starts, runs.into()), "{what}");
-        mend(&rig);
-        eventually(what, || (max_pods(&rig) == runs + 1).then_some(()));
-    }
-    rig.stop();
 }

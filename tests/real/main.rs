@@ -23,7 +23,6 @@ mod carriers;
 mod changes;
 mod cluster;
 mod credentials;
-mod directory;
 mod effective_view;
 mod files_and_verbs;
 mod flags;
@@ -140,8 +139,6 @@ const CASES: &[Test] = &[
     Test("check_and_render", ONE_NATIVE, files_and_verbs::check_and_render),
     Test("effective_view", LABELS, effective_view::every_field),
     Test("effective_defaults", LABELS, effective_view::defaults),
-    Test("source_dir", LABELS, directory::source_dir),
-    Test("standalone", LABELS, directory::standalone),
     Test("local_files", LABELS, local_files::told),
     Test("follow_local", LABELS, local_files::followed),
     Test("runtime_away_with_the_change", ONE_NATIVE, trial::runtime_away_with_the_change),

@@ -16,7 +16,7 @@ use kubelet_supervisor::machine::model::StateFiles;
 use kubelet_supervisor::machine::records::{Phase, RecordFile, Records};
 use serde_json::json;
 
-use expected::{annotations, attempt, confirmation_wait, digest, records, source, source_dir};
+use expected::{annotations, attempt, confirmation_wait, digest, local_files, records, source};
 use golden::{assert_within, copy, entries, fixture, read, state_file, text, value};
 
 #[test]
@@ -124,7 +124,7 @@ fn history() {
         HistoryEntry { log_tail, ..entry(2, "KubeletConfigRolledBack", "a way back", Some(source(3))) },
         HistoryEntry {
             local: true,
-            ..entry(3, "KubeletConfigTrialSuspended", "for this node alone", Some(source_dir()))
+            ..entry(3, "KubeletConfigTrialSuspended", "for this node alone", Some(local_files()))
         },
         HistoryEntry { kubelet_version: String::new(), ..entry(4, "KubeletConfigChanged", "local", None) },
     ];

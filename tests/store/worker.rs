@@ -297,7 +297,7 @@ fn records_are_answered_and_a_standalone_kubelet_has_none() {
     // Its command line may be a mistake: what is on the disk stays.
     assert_eq!(standalone.serve(StoreRequest::Record(6, Box::default())), [Input::Recorded(6, Ok(()))]);
     assert_eq!(standalone.serve(StoreRequest::Collect(BTreeSet::new(), BTreeSet::new())), []);
-    // It may have a configuration from a source directory.
+    // It may follow its local files.
     assert_eq!(read(&mut StoreWorker::new(store(), local.clone(), KubeletArgs::parse(&[]))), stored);
 
     disk.plan(Plan { fault: Fault::Full, at: 0, once: false });

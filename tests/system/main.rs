@@ -23,7 +23,6 @@ mod preflight;
 mod process;
 mod rejects;
 mod reports;
-mod source_dir;
 mod sources;
 mod standby;
 mod store;

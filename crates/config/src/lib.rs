@@ -4,7 +4,7 @@
 //! From an assignment to what a kubelet is given:
 //!
 //! - [`assignment`]: which ConfigMap a node is to have, read from labels or `--default-source`
-//! - [`source`]: a reference, the version it resolves to, and the payload; [`source_dir`]: a directory in its place
+//! - [`source`]: a reference, the version it resolves to, and the payload; [`local_files`]: the node's own files in its place
 //! - [`yaml`]: texts as the kubelet reads them; [`merge`]: RFC 7396
 //! - [`flags`]: the kubelet's command line, and which fields it overrides
 //! - [`schema`]: the fields, and which kubelets know them
@@ -42,6 +42,5 @@ pub mod rendering;
 pub mod reported;
 pub mod schema;
 pub mod source;
-pub mod source_dir;
 pub mod status;
 pub mod yaml;

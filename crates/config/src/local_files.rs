@@ -1,22 +1,47 @@
 //! The local files in the place of a ConfigMap, where nothing else is assigned (`--follow-local`).
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::digest::hex;
 use crate::rendering::{self, DropIn, Text};
 use crate::source::{ConfigAnnotations, ConfigMapRef, LOCAL_FILES, Payload};
-use crate::source_dir;
+
+/// Digits of the version: 64 bits tell apart whatever one node will ever hold, and can be typed.
+const VERSION_DIGITS: usize = 16;
 
 /// The `--config` file as a payload. The drop-ins are in it to tell versions apart; what is rendered has them anyway.
 #[must_use]
 pub fn payload(config: Text<'_>, drop_ins: &[DropIn]) -> Payload {
     let ConfigMapRef { namespace, name, kubelet_config_key } = ConfigMapRef::local_files();
     let copies = drop_ins.iter().zip(0..).map(|(drop_in, number)| (drop_in.stored_name(number), drop_in.text.clone()));
-    let data = copies.chain([(kubelet_config_key, rendering::with_absolute_paths(config))]).collect();
-    let annotations = ConfigAnnotations { merge: Some("replace".to_owned()), ..ConfigAnnotations::default() };
-    Payload { namespace, name, uid: LOCAL_FILES.to_owned(), ..source_dir::payload(data, annotations) }
+    let data: BTreeMap<_, _> = copies.chain([(kubelet_config_key, rendering::with_absolute_paths(config))]).collect();
+    Payload {
+        namespace,
+        name,
+        uid: LOCAL_FILES.to_owned(),
+        resource_version: version(&data),
+        data,
+        binary_keys: BTreeSet::new(),
+        annotations: ConfigAnnotations { merge: Some("replace".to_owned()), ..ConfigAnnotations::default() },
+    }
+}
+
+/// The same files are the same version, whenever they are read.
+fn version(data: &BTreeMap<String, String>) -> String {
+    let mut sum = Sha256::new();
+    for part in data.iter().flat_map(|(name, text)| [name, text]) {
+        sum.update((part.len() as u64).to_be_bytes());
+        sum.update(part.as_bytes());
+    }
+    hex(&sum.finalize()).chars().take(VERSION_DIGITS).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::is_safe_component;
 
     #[test]
     fn each_state_of_the_files_is_a_version() {
@@ -24,8 +49,9 @@ mod tests {
         let drop_in = |text: &str| DropIn { path: "/etc/conf.d/10 a.conf".to_owned(), text: text.to_owned() };
         let one = payload(config("maxPods: 1 # few\n"), &[]);
         let source = one.resolve(&ConfigMapRef::local_files());
-        assert!(source.is_local_files() && source.is_on_node() && !source.is_source_dir());
+        assert!(source.is_local_files());
         assert!(source.to_string().starts_with("the local files, UID: local-files, "), "{source}");
+        assert!(one.resource_version.len() == VERSION_DIGITS && is_safe_component(&one.resource_version));
         assert_eq!(one.data["kubelet"], "maxPods: 1 # few\n", "as it is written");
         assert_eq!(payload(config("maxPods: 1 # few\n"), &[]), one);
         let others = [payload(config("maxPods: 2\n"), &[]), payload(config("maxPods: 1 # few\n"), &[drop_in("a: 1")])];
@@ -35,5 +61,21 @@ mod tests {
         let relative = payload(config("{authentication: {x509: {clientCAFile: ./pki/ca.crt}}}"), &[]);
         assert!(relative.data["kubelet"].contains("/etc/kubernetes/pki/ca.crt"), "{:?}", relative.data);
         assert_eq!(payload(config("{torn"), &[]).data["kubelet"], "{torn", "the kubelet judges it");
+    }
+
+    #[test]
+    fn no_two_contents_have_one_version() {
+        let contents = [&[][..], &[("a", "bc")], &[("ab", "c")], &[("a", "b"), ("c", "d")], &[("a", "b"), ("c", "e")]];
+        let of = |pairs: &[(&str, &str)]| version(&pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
+        let versions: BTreeSet<String> = contents.into_iter().map(of).collect();
+        assert_eq!(versions.len(), contents.len());
+    }
+
+    /// The uid is not a ConfigMap's, and the name alone makes nothing local.
+    #[test]
+    fn no_config_map_is_taken_for_them() {
+        let source = payload(Text { text: "", dir: "/" }, &[]).resolve(&ConfigMapRef::local_files());
+        let real = crate::source::Source { uid: "6a1f…".to_owned(), ..source };
+        assert!(!real.is_local_files() && real.to_string().starts_with("/api/v1/namespaces/local/"), "{real}");
     }
 }

@@ -22,18 +22,19 @@ pub struct ConfigMapRef {
     pub kubelet_config_key: String,
 }
 
-/// What has such a name because it is the local files (`--follow-local`).
-pub(crate) const LOCAL_FILES: &str = "local-files";
+/// Name and uid of the local files (`--follow-local`) in the place of a ConfigMap's, whose uid is a UUID. An API server
+/// that is shown them in `Node.status.config` finds them valid (ValidateConfigMapNodeConfigSource,
+/// pkg/apis/core/validation, v1.20.2).
+pub const LOCAL_FILES: &str = "local-files";
+
+/// Bytes that a ConfigMap may hold (MaxSecretSize, pkg/apis/core/validation).
+pub const SIZE_LIMIT: u64 = 1 << 20;
 
 impl ConfigMapRef {
     /// Stands for the local files where a ConfigMap would be.
     #[must_use]
     pub fn local_files() -> Self {
-        Self {
-            namespace: ON_NODE_NAMESPACE.to_owned(),
-            name: LOCAL_FILES.to_owned(),
-            kubelet_config_key: "kubelet".to_owned(),
-        }
+        Self { namespace: "local".to_owned(), name: LOCAL_FILES.to_owned(), kubelet_config_key: "kubelet".to_owned() }
     }
 
     /// True if this is what stands for the local files.
@@ -71,51 +72,17 @@ pub struct Source {
     pub uid: String,
 }
 
-/// Stands for a namespace, name and uid where a directory on the node (`--source-dir`) is in the place of a ConfigMap. An
-/// API server that is shown them in `Node.status.config` finds them valid (ValidateConfigMapNodeConfigSource,
-/// pkg/apis/core/validation, v1.20.2).
-pub(crate) const ON_NODE_NAMESPACE: &str = "local";
-/// The name in the place of a ConfigMap's.
-pub(crate) const SOURCE_DIR_NAME: &str = "source-dir";
-/// The uid in the place of a ConfigMap's, which is a UUID.
-pub(crate) const SOURCE_DIR_UID: &str = "source-dir";
-/// Stands in messages for the API path of a ConfigMap.
-pub const SOURCE_DIR_TITLE: &str = "the source directory";
-
-/// True if this stands for files of the node in the place of a ConfigMap's uid.
-#[must_use]
-pub fn is_uid_on_node(uid: &str) -> bool {
-    [SOURCE_DIR_UID, LOCAL_FILES].contains(&uid)
-}
-
 impl Source {
-    /// True if this is a directory's, and no ConfigMap's.
-    #[must_use]
-    pub fn is_source_dir(&self) -> bool {
-        let ConfigMapRef { namespace, name, .. } = &self.reference;
-        self.uid == SOURCE_DIR_UID && namespace == ON_NODE_NAMESPACE && name == SOURCE_DIR_NAME
-    }
-
-    /// True if this is the local files, and no ConfigMap.
+    /// True if this is the local files, and no ConfigMap: no other node has it, and no API server assigned it.
     #[must_use]
     pub fn is_local_files(&self) -> bool {
         self.uid == LOCAL_FILES && self.reference.is_local_files()
     }
 
-    /// True if files of this node take the place of a ConfigMap: no other node has it, and no API server assigned it.
-    #[must_use]
-    pub fn is_on_node(&self) -> bool {
-        self.title().is_some()
-    }
-
     /// What it is called in messages, if it is no ConfigMap.
     #[must_use]
     pub fn title(&self) -> Option<&'static str> {
-        match self {
-            _ if self.is_source_dir() => Some(SOURCE_DIR_TITLE),
-            _ if self.is_local_files() => Some("the local files"),
-            _ => None,
-        }
+        self.is_local_files().then_some("the local files")
     }
 
     /// The API path, as native prints it in events and metric labels; of what is on the node, what it is.

@@ -13,8 +13,7 @@ use kubelet_config::assignment::{self, Assignment};
 use kubelet_config::pods::{self, NodeSummary, PodSummary};
 use kubelet_config::preflight::{ANSWER_ANNOTATION, MAX_ANSWER, REQUEST_ANNOTATION};
 use kubelet_config::reported;
-use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, is_safe_component, is_uid_on_node};
-use kubelet_config::source_dir::SIZE_LIMIT;
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, LOCAL_FILES, Payload, SIZE_LIMIT, is_safe_component};
 use kubelet_config::status::{ABOUT_ANNOTATION, CONDITION, PublishedStatus, STATUS_ANNOTATION};
 
 /// Our annotations, on Nodes and ConfigMaps.
@@ -195,7 +194,7 @@ pub(super) fn fault_of(map: &ConfigMapView) -> Option<String> {
     for (field, value, kind) in [("uid", &meta.uid, "uid"), ("resourceVersion", &meta.resource_version, "version")] {
         let value = value.as_deref().unwrap_or_default();
         // What stands for files of this node is nobody's to send: those are not judged by the policy.
-        if !is_safe_component(value) || is_uid_on_node(value) {
+        if !is_safe_component(value) || value == LOCAL_FILES {
             return fault(format!("metadata.{field} {value:?} is not a {kind}"));
         }
     }

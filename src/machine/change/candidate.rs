@@ -12,7 +12,6 @@ use kubelet_config::digest::Digest;
 use kubelet_config::hazard::{Acknowledged, HazardClass};
 use kubelet_config::pods::PodSummary;
 use kubelet_config::source::Source;
-use kubelet_config::source_dir;
 
 impl State {
     /// What the version amounts to: a name, something known to be bad, or a candidate.
@@ -171,8 +170,6 @@ impl State {
 
     /// The candidate will not run. Costs no restart, unless what runs was itself unproven.
     pub(super) fn reject(&mut self, version: &Version, error: ConfigError, detail: &str, fx: &mut Vec<Effect>) {
-        let in_files = version.source.is_source_dir().then(|| source_dir::in_files(detail));
-        let detail = in_files.as_deref().unwrap_or(detail);
         self.reject_as(self.bad(version, BadReason::Rejected, error, detail), fx);
     }
 

@@ -26,7 +26,7 @@ impl State {
         if before == Some(source) {
             return Duration::ZERO; // not new: it is owed, or somebody asked for it again
         }
-        let on_node = source.is_on_node(); // no other node has it
+        let on_node = source.is_local_files(); // no other node has it
         let edited = before.is_some_and(|before| before.reference == source.reference) && !on_node;
         let appeared = !on_node && before.is_none() && matches!(self.sync.assignment(), Assignment::Default(_));
         let window = if edited || appeared { self.settings.spread } else { self.settings.spread_assignment };

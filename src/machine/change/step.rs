@@ -338,7 +338,7 @@ impl State {
         let (source, rendered) = (change.source.clone(), rendered.clone());
         let Some(source) = source else { return self.finish_reset(rendered, fx) };
         // What the API server assigned is not switched to while that server is away: nobody could take it back.
-        if !source.is_on_node() && self.settings.api_server && !change.baseline.contains(&Signal::ApiServer) {
+        if !source.is_local_files() && self.settings.api_server && !change.baseline.contains(&Signal::ApiServer) {
             if self.now >= change.baseline_until {
                 self.await_contact(fx);
             }

@@ -2,7 +2,6 @@
 
 use kubelet_config::flags::FlagOverrides;
 use kubelet_config::policy::{Candidate, NodePolicy};
-use kubelet_config::source::Source;
 use kubelet_config::yaml;
 use serde_json::json;
 
@@ -18,17 +17,17 @@ pub(crate) fn check(data: &[u8]) {
         super::assert_message(&line, text.len() + 1024);
     }
     let local = yaml::parse(payload).map_or_else(|_| json!({}), |document| document.value);
-    let (source, overrides) = (Source::default(), FlagOverrides::default());
-    let judge = |effective, own_directory| {
-        let candidate = Candidate { source: &source, own_directory, effective, local: &local, overrides: &overrides };
+    let overrides = FlagOverrides::default();
+    let judge = |effective, namespace| {
+        let candidate = Candidate { namespace, effective, local: &local, overrides: &overrides };
         policy.refusals(&candidate)
     };
-    let of_none = judge(&local, true).len();
-    assert!(of_none <= policy.pinned_fields.len(), "what changes nothing is refused: {:?}", judge(&local, true));
-    let elsewhere = judge(&local, false).len();
+    let of_none = judge(&local, None).len();
+    assert!(of_none <= policy.pinned_fields.len(), "what changes nothing is refused: {:?}", judge(&local, None));
+    let elsewhere = judge(&local, Some("")).len();
     assert_eq!(elsewhere > of_none, policy.allowed_namespaces.is_some(), "a namespace that is nowhere allowed");
     // Each pinned field is enforced: a configuration without any is refused unless that is what the pin says.
-    for refusal in judge(&json!({}), true) {
+    for refusal in judge(&json!({}), None) {
         super::assert_message(&refusal.to_string(), text.len() + payload.len() + 1024);
     }
 }

@@ -240,7 +240,7 @@ fn a_loss_of_contact_right_after_the_change_is_blamed_all_the_same() {
     assert!(node.is_bad("x"));
 }
 
-/// A source directory and a kubelet on its own: its own signs must do.
+/// The local files and a kubelet on its own: its own signs must do.
 #[test]
 fn where_there_is_no_api_server_nothing_waits_for_it() {
     let mut node = Node::with(Settings { api_server: false, ..Settings::default() });

@@ -214,7 +214,7 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::NotWhileAway,
         name: "a change does not wait for the API server",
         file: "machine/change/step.rs",
-        original: "!source.is_on_node() && self.settings.api_server && !change.baseline.contains(&Signal::ApiServer)",
+        original: "!source.is_local_files() && self.settings.api_server && !change.baseline.contains(&Signal::ApiServer)",
         mutated: "false",
     },
     Mutant {

@@ -34,10 +34,10 @@ pub fn source(n: u32) -> Source {
     Source { reference: reference(n), resource_version: format!("{}", 1000 + n), uid }
 }
 
-pub fn source_dir() -> Source {
-    let (namespace, name) = ("local".to_owned(), "source-dir".to_owned());
+pub fn local_files() -> Source {
+    let (namespace, name) = ("local".to_owned(), "local-files".to_owned());
     let reference = ConfigMapRef { namespace, name, kubelet_config_key: "kubelet".to_owned() };
-    Source { reference, resource_version: "36659e842a8b1d2e".to_owned(), uid: "source-dir".to_owned() }
+    Source { reference, resource_version: "36659e842a8b1d2e".to_owned(), uid: "local-files".to_owned() }
 }
 
 pub fn digest(digit: &str) -> Digest {
@@ -126,7 +126,7 @@ pub fn records(phase: Phase) -> Records {
         good_signals: SIGNALS.into(),
         bad: bad_versions(),
         accepted: vec![(digest("a"), kubelet(1)), (digest("b"), kubelet(2))],
-        proven: vec![version(6, "c"), Version::named(source_dir()), version(1, "b")],
+        proven: vec![version(6, "c"), Version::named(local_files()), version(1, "b")],
         pin: Some(Pin { version: Some(version(1, "b")) }),
         frozen: true,
         retried: Some("2027-01-15T06:00:00Z".to_owned()),

@@ -9,15 +9,12 @@ use super::{NodePolicy, Signed};
 use crate::flags::FlagOverrides;
 use crate::hazard::{self, Change};
 use crate::schema;
-use crate::source::Source;
 
 /// What is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
-    /// Where it is from.
-    pub source: &'a Source,
-    /// That is a directory which root on this node named (`--source-dir`), and no ConfigMap's.
-    pub own_directory: bool,
+    /// Its ConfigMap's namespace; `None`: it is a file by hand.
+    pub namespace: Option<&'a str>,
     /// What the kubelet would go by: the configuration with drop-ins and flags.
     pub effective: &'a Value,
     /// What it goes by with the local files and flags.
@@ -126,9 +123,9 @@ impl Admission {
         });
         let of_files = |refusal: &Refusal| matches!(refusal, Refusal::Denied(..) | Refusal::Unknown);
         let (denied, refusals): (Vec<Refusal>, Vec<Refusal>) = refusals.into_iter().partition(of_files);
-        let namespace = &candidate.source.reference.namespace;
-        let by_label = policy.allowed_namespaces.is_none() && !labels.contains(namespace) && !candidate.own_directory;
-        let by_label = by_label.then(|| Refusal::Namespace(namespace.clone(), labels.clone()));
+        let unlisted = candidate.namespace.filter(|namespace| !labels.contains(*namespace));
+        let unlisted = unlisted.filter(|_| policy.allowed_namespaces.is_none());
+        let by_label = unlisted.map(|namespace| Refusal::Namespace(namespace.to_owned(), labels.clone()));
         let classes = policy.acknowledgeable.as_ref();
         let classes = classes.map(|classes| classes.iter().map(|class| class.label()).collect::<Vec<_>>());
         Self {
@@ -154,11 +151,10 @@ impl NodePolicy {
     #[must_use]
     pub fn refusals(&self, candidate: &Candidate<'_>) -> Vec<Refusal> {
         let mut found = Vec::new();
-        let namespace = &candidate.source.reference.namespace;
-        if let Some(allowed) = self.allowed_namespaces.as_ref().filter(|_| !candidate.own_directory)
+        if let (Some(allowed), Some(namespace)) = (&self.allowed_namespaces, candidate.namespace)
             && !allowed.contains(namespace)
         {
-            found.push(Refusal::Namespace(namespace.clone(), allowed.clone()));
+            found.push(Refusal::Namespace(namespace.to_owned(), allowed.clone()));
         }
         let known = candidate.local.is_object() && candidate.effective.is_object();
         if !self.denied_fields.is_empty() {

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::flags::FlagOverrides;
-use crate::source::{ConfigMapRef, Source};
 
 const HEAD: &str = "apiVersion: kubelet-supervisor.io/v1alpha1\nkind: NodePolicy\n";
 
@@ -113,22 +112,11 @@ fn what_is_wrong_is_named_with_its_path() {
     }
 }
 
-fn source(namespace: &str) -> Source {
-    let reference =
-        ConfigMapRef { namespace: namespace.into(), name: "m".into(), kubelet_config_key: "kubelet".into() };
-    Source { reference, resource_version: "1".into(), uid: "u".into() }
-}
-
 #[expect(clippy::needless_pass_by_value, reason = "json! makes values")]
 fn refusals(policy: &NodePolicy, local: Value, effective: Value, flags: &str) -> Vec<String> {
-    let (source, overrides) = (source("kubelet-config"), FlagOverrides::parse(flags).unwrap());
-    let candidate = Candidate {
-        source: &source,
-        own_directory: false,
-        effective: &effective,
-        local: &local,
-        overrides: &overrides,
-    };
+    let overrides = FlagOverrides::parse(flags).unwrap();
+    let candidate =
+        Candidate { namespace: Some("kubelet-config"), effective: &effective, local: &local, overrides: &overrides };
     policy.refusals(&candidate).iter().map(Refusal::to_string).collect()
 }
 
@@ -168,10 +156,9 @@ fn a_denied_field_stays_as_the_node_has_it() {
 
 #[test]
 fn what_is_not_known_is_not_admitted() {
-    let source = source("n");
     let (known, overrides) = (json!({}), FlagOverrides::default());
     let of = |effective: &Value, local: &Value| {
-        let candidate = Candidate { source: &source, own_directory: false, effective, local, overrides: &overrides };
+        let candidate = Candidate { namespace: Some("n"), effective, local, overrides: &overrides };
         let count = |fields: &str| policy(fields).refusals(&candidate).len();
         (count("deniedFields: [maxPods]"), count("pinnedFields: {maxPods: 110}"))
     };
@@ -214,12 +201,11 @@ fn namespaces_and_flags() {
             "--max-pods may not be overridden (overridableFlags)",
         ]
     );
-    let (source, overrides, nothing) = (source("kubelet-config"), FlagOverrides::default(), json!({}));
-    let candidate =
-        Candidate { source: &source, own_directory: true, effective: &nothing, local: &nothing, overrides: &overrides };
-    assert_eq!(bounded.refusals(&candidate), [], "root named the directory");
+    let (overrides, nothing) = (FlagOverrides::default(), json!({}));
+    let candidate = Candidate { namespace: None, effective: &nothing, local: &nothing, overrides: &overrides };
+    assert_eq!(bounded.refusals(&candidate), [], "a file by hand is of no namespace");
     let by = |policy: &NodePolicy, labels: &[&str]| {
-        let candidate = Candidate { own_directory: false, ..candidate };
+        let candidate = Candidate { namespace: Some("kubelet-config"), ..candidate };
         let labels = labels.iter().map(|name| (*name).to_owned()).collect();
         Admission::by(policy, &candidate, &labels, Ok(None)).refused_by_label
     };

@@ -9,7 +9,7 @@ use crate::commands::wait;
 use crate::fleet::wait::Expectation;
 use crate::{Context, Failure};
 use kubelet_config::assignment::{self, DEFAULT_KEY};
-use kubelet_config::source::{ConfigMapRef, Source};
+use kubelet_config::source::ConfigMapRef;
 
 /// Options of `assign`.
 #[derive(Debug, Args)]
@@ -48,9 +48,6 @@ impl Options {
         let expected = Expectation::new(Some(target), map.as_ref(), self.wait.goal());
         let (mut writer, rows) = self.writing.open(context, self.carrier.into()).await?;
         for row in rows {
-            if row.assigned.as_ref().or(row.active.as_ref()).is_some_and(Source::is_source_dir) {
-                eprintln!("warning: node/{} follows its source directory (--source-dir), and no assignment", row.name);
-            }
             writer.assign(row, &expected, "assigned").await?;
         }
         self.wait.run(writer).await

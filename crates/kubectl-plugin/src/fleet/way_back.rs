@@ -18,9 +18,6 @@ pub(crate) struct WayBack {
 /// # Errors
 /// Why nobody can tell, and what to do.
 pub(crate) fn way_back(row: &NodeRow) -> Result<WayBack, String> {
-    if [&row.assigned, &row.active].into_iter().flatten().any(Source::is_source_dir) {
-        return Err("it follows its source directory (--source-dir), not an assignment".to_owned());
-    }
     let Some(desired) = &row.desired else { return Err("nothing is assigned".to_owned()) };
     let good = row.last_known_good.as_ref();
     if good.is_some_and(|good| good.reference == *desired && row.assigned.as_ref() == Some(good)) {

@@ -226,11 +226,7 @@ fn pods_lost(source: &Source, rendered: &Rendered, impacts: &[Impact]) -> Option
     }
     let classes = rendered.admission.acknowledgeable.as_deref();
     let is_for_policy = classes.is_some_and(|classes| !classes.split(", ").any(|it| it == HazardClass::Pods.label()));
-    let how = if source.is_source_dir() {
-        "file .acknowledge: pods"
-    } else {
-        "annotation kubelet-supervisor.io/acknowledge: pods"
-    };
+    let how = "annotation kubelet-supervisor.io/acknowledge: pods";
     Some(Hold::PodsLost(pods, (!is_for_policy).then_some(how)))
 }
 
