@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter as PlainCounter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
@@ -17,11 +18,34 @@ use crate::machine::{Counter, State, StoreOperation};
 use kubelet_config::hazard::HazardClass;
 use kubelet_config::source::Source;
 
-type Labels = Vec<(String, String)>;
+/// A single label. Where there are more, their set is derived.
+type Label = [(&'static str, &'static str); 1];
 type FloatGauge = Gauge<f64, AtomicU64>;
-type Gauges = Family<Labels, Gauge>;
-type Counters = Family<Labels, PlainCounter>;
-type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
+type Gauges = Family<Label, Gauge>;
+type Counters = Family<Label, PlainCounter>;
+type Sources = Family<SourceLabels, Gauge>;
+type Histograms = Family<Label, Histogram, fn() -> Histogram>;
+
+/// Of native's gauges.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SourceLabels {
+    node_config_source: String,
+    node_config_uid: String,
+    node_config_resource_version: String,
+    node_config_kubelet_key: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConditionLabels {
+    status: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    verb: &'static str,
+    code: String,
+}
 
 /// From a crash at the start to a wait for somebody's confirmation; 660: a trial of ten minutes without a hitch.
 fn trial_seconds() -> Histogram {
@@ -33,224 +57,128 @@ fn store_seconds() -> Histogram {
     Histogram::new([0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0])
 }
 
-/// All metrics, cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Metrics {
-    registry: Arc<Mutex<Registry>>,
-    configs: [Gauges; 3],
-    error: Gauge,
-    condition: Gauges,
-    local_files_differ: Gauge,
-    restarts: Counters,
-    preflights: Counters,
-    rollbacks: Counters,
-    remaining: FloatGauge,
-    applied: Histogram,
-    preflight_seconds: Histogram,
-    store_errors: PlainCounter,
-    requests: Counters,
-    expiration: FloatGauge,
-    trials: Histograms,
-    suspensions: Counters,
-    adoptions: PlainCounter,
-    hazards: Counters,
-    held: Gauges,
-    store_requests: Histograms,
-    unhealthy: PlainCounter<f64, AtomicU64>,
-    policy: Gauges,
-    policy_refused: PlainCounter,
-    /// The kubelet is not healthy, and its time up to here is counted.
-    unhealthy_since: Arc<Mutex<Option<Instant>>>,
-}
-
-/// Native's four. Names, labels and help as in pkg/kubelet/metrics/metrics.go:66-75, v1.20.2.
-fn native(registry: &mut Registry) -> ([Gauges; 3], Gauge) {
-    let configs: [Gauges; 3] = Default::default();
-    for (family, (name, help)) in configs.iter().zip([
-        ("assigned", "The node's understanding of intended config. The count is always 1"),
-        ("active", "The config source the node is actively using. The count is always 1"),
-        (
-            "last_known_good",
-            "The config source the node will fall back to when it encounters certain errors. The count is always 1",
-        ),
-    ]) {
-        registry.register(format!("kubelet_node_config_{name}"), help, family.clone());
-    }
-    let error = Gauge::default();
-    registry.register(
-        "kubelet_node_config_error",
-        "True (1) if the node is experiencing a configuration-related error, false (0) otherwise",
-        error.clone(),
-    );
-    (configs, error)
-}
-
-fn labels<const N: usize>(labels: [(&str, &str); N]) -> Labels {
-    labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
-}
-
-fn count(family: &Counters, name: &str, value: &str) {
-    family.get_or_create(&labels([(name, value)])).inc();
-}
-
-fn observe(family: &Histograms, name: &str, value: &str, took: Duration) {
-    family.get_or_create(&labels([(name, value)])).observe(took.as_secs_f64());
-}
-
 /// Known label values are there from the start: an alert on a rise needs the zero before it.
-fn begin_at_zero<M: Clone, C: MetricConstructor<M>>(
-    family: &Family<Labels, M, C>,
-    name: &str,
+fn begun<M: Clone, C: MetricConstructor<M>>(
+    family: Family<Label, M, C>,
+    name: &'static str,
     values: impl IntoIterator<Item = &'static str>,
-) {
+) -> Family<Label, M, C> {
     for value in values {
-        let _ = family.get_or_create(&labels([(name, value)]));
+        let _ = family.get_or_create(&[(name, value)]);
     }
+    family
+}
+
+fn is_counted(class: &HazardClass) -> bool {
+    class.is_refused() || *class == HazardClass::Pods
+}
+
+/// A field for each metric, with its name, its help and what it begins with.
+macro_rules! metrics {
+    ($($field:ident: $type:ty = $name:literal, $help:literal, $first:expr;)*) => {
+        /// All metrics, cheap to clone.
+        #[derive(Clone, Debug)]
+        pub struct Metrics {
+            registry: Arc<Mutex<Registry>>,
+            $($field: $type,)*
+            /// The kubelet is not healthy, and its time up to here is counted.
+            unhealthy_since: Arc<Mutex<Option<Instant>>>,
+        }
+
+        impl Metrics {
+            /// Registers them all, so that each is there from the start.
+            #[must_use]
+            pub fn new() -> Self {
+                let mut registry = Registry::default();
+                $(
+                    let $field: $type = $first;
+                    registry.register($name, $help, $field.clone());
+                )*
+                let build = Gauges::default();
+                build.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
+                registry.register("kubelet_supervisor_build_info", "The supervisor's version", build);
+                Self { registry: Arc::new(Mutex::new(registry)), $($field,)* unhealthy_since: Arc::default() }
+            }
+        }
+    };
+}
+
+metrics! {
+    // Native's four. Names, labels and help as in pkg/kubelet/metrics/metrics.go:66-75, v1.20.2.
+    assigned: Sources = "kubelet_node_config_assigned",
+        "The node's understanding of intended config. The count is always 1", Family::default();
+    active: Sources = "kubelet_node_config_active",
+        "The config source the node is actively using. The count is always 1", Family::default();
+    last_known_good: Sources = "kubelet_node_config_last_known_good",
+        "The config source the node will fall back to when it encounters certain errors. The count is always 1", Family::default();
+    error: Gauge = "kubelet_node_config_error",
+        "True (1) if the node is experiencing a configuration-related error, false (0) otherwise", Gauge::default();
+
+    // Of configurations and the kubelet.
+    condition: Family<ConditionLabels, Gauge> = "kubelet_supervisor_condition",
+        "The Node's condition KubeletConfigOk, by status and reason. The count is always 1", Family::default();
+    restarts: Counters = "kubelet_supervisor_kubelet_restarts",
+        "Restarts of the kubelet, by cause",
+        begun(Family::default(), "cause", RestartCause::ALL.map(RestartCause::as_str));
+    preflights: Counters = "kubelet_supervisor_preflight",
+        "Preflights, by result",
+        begun(Family::default(), "result", PreflightResult::ALL.map(PreflightResult::as_str));
+    preflight_seconds: Histogram = "kubelet_supervisor_preflight_duration_seconds",
+        "Time a preflight took", Histogram::new([0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0]);
+    rollbacks: Counters = "kubelet_supervisor_rollbacks",
+        "Rollbacks to last known good, by reason",
+        begun(Family::default(), "reason", Failure::all().map(Failure::label));
+    remaining: FloatGauge = "kubelet_supervisor_trial_remaining_seconds",
+        "Continuous health still needed to become last known good; 0 outside a trial", FloatGauge::default();
+    // From an adoption (milliseconds) to a kubelet that waits two minutes.
+    applied: Histogram = "kubelet_supervisor_config_apply_duration_seconds",
+        "From seeing a version to its kubelet being ready",
+        Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0]);
+    trials: Histograms = "kubelet_supervisor_trial_duration_seconds",
+        "Time from the decision to switch to the end of the trial, by result",
+        begun(Family::new_with_constructor(trial_seconds), "result", TrialResult::ALL.map(TrialResult::as_str));
+    suspensions: Counters = "kubelet_supervisor_suspensions",
+        "Times that judgement was suspended because of the node's surroundings, by reason",
+        begun(Family::default(), "reason", Suspension::ALL.map(Suspension::label));
+    adoptions: PlainCounter = "kubelet_supervisor_adoptions",
+        "Sources whose content ran already, taken over without a restart", PlainCounter::default();
+    hazards: Counters = "kubelet_supervisor_hazards_refused",
+        "Versions refused for a change that is not safe on a live node, by class of hazard",
+        begun(Family::default(), "class", HazardClass::ALL.into_iter().filter(is_counted).map(HazardClass::label));
+    held: Gauges = "kubelet_supervisor_change_held",
+        "1 while an accepted change waits for this, else 0: streams, pressure, pods-lost",
+        Family::default();
+    unhealthy: PlainCounter<f64, AtomicU64> = "kubelet_supervisor_kubelet_unhealthy_seconds",
+        "Time without a kubelet, with one that has not said READY=1, or with bad healthz or overdue WATCHDOG=1, which is \
+         observed in trials, and every 15 s where --hung-after is not 0", PlainCounter::default();
+
+    // Of the supervisor, the store and the API server.
+    local_files_differ: Gauge = "kubelet_supervisor_local_files_differ",
+        "1 if the local files say something else than what the kubelet runs, else 0", Gauge::default();
+    store_errors: PlainCounter = "kubelet_supervisor_store_errors",
+        "Failed writes of the store", PlainCounter::default();
+    requests: Family<RequestLabels, PlainCounter> = "kubelet_supervisor_api_requests",
+        "Requests to the API server", Family::default();
+    expiration: FloatGauge = "kubelet_supervisor_client_certificate_expiration_timestamp_seconds",
+        "When the client certificate expires; 0 if unknown", FloatGauge::default();
+    store_requests: Histograms = "kubelet_supervisor_store_request_duration_seconds",
+        "Time the store took over a request, without the wait for those before it, by operation",
+        begun(Family::new_with_constructor(store_seconds), "operation", StoreOperation::ALL.map(StoreOperation::as_str));
+    policy: Gauges = "kubelet_supervisor_policy",
+        "The node's policy: absent, in-force, unreadable, or violated by what runs. The count is always 1", Family::default();
+    policy_refused: PlainCounter = "kubelet_supervisor_policy_refused",
+        "Versions refused by the node's policy", PlainCounter::default();
 }
 
 impl Metrics {
-    /// Registers them all, so that each is there from the start.
-    #[must_use]
-    pub fn new() -> Self {
-        let mut registry = Registry::default();
-        let (configs, error) = native(&mut registry);
-        let own = registry.sub_registry_with_prefix("kubelet_supervisor");
-        let metrics = Self {
-            registry: Arc::default(),
-            configs,
-            error,
-            condition: Family::default(),
-            local_files_differ: Gauge::default(),
-            restarts: Family::default(),
-            preflights: Family::default(),
-            rollbacks: Family::default(),
-            remaining: FloatGauge::default(),
-            // From an adoption (milliseconds) to a kubelet that waits two minutes.
-            applied: Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0]),
-            preflight_seconds: Histogram::new([0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0]),
-            store_errors: PlainCounter::default(),
-            requests: Family::default(),
-            expiration: FloatGauge::default(),
-            trials: Family::new_with_constructor(trial_seconds),
-            suspensions: Family::default(),
-            adoptions: PlainCounter::default(),
-            hazards: Family::default(),
-            held: Gauges::default(),
-            policy: Gauges::default(),
-            policy_refused: PlainCounter::default(),
-            store_requests: Family::new_with_constructor(store_seconds),
-            unhealthy: PlainCounter::default(),
-            unhealthy_since: Arc::default(),
-        };
-        metrics.register_kubelet(own);
-        metrics.register_supervisor(own);
-        metrics.begin_at_zero();
-        Self { registry: Arc::new(Mutex::new(registry)), ..metrics }
-    }
-
-    /// Of configurations and the kubelet.
-    fn register_kubelet(&self, own: &mut Registry) {
-        own.register(
-            "condition",
-            "The Node's condition KubeletConfigOk, by status and reason. The count is always 1",
-            self.condition.clone(),
-        );
-        own.register("kubelet_restarts", "Restarts of the kubelet, by cause", self.restarts.clone());
-        own.register("preflight", "Preflights, by result", self.preflights.clone());
-        own.register("preflight_duration_seconds", "Time a preflight took", self.preflight_seconds.clone());
-        own.register("rollbacks", "Rollbacks to last known good, by reason", self.rollbacks.clone());
-        own.register(
-            "trial_remaining_seconds",
-            "Continuous health still needed to become last known good; 0 outside a trial",
-            self.remaining.clone(),
-        );
-        own.register(
-            "config_apply_duration_seconds",
-            "From seeing a version to its kubelet being ready",
-            self.applied.clone(),
-        );
-        own.register(
-            "trial_duration_seconds",
-            "Time from the decision to switch to the end of the trial, by result",
-            self.trials.clone(),
-        );
-        own.register(
-            "suspensions",
-            "Times that judgement was suspended because of the node's surroundings, by reason",
-            self.suspensions.clone(),
-        );
-        own.register(
-            "adoptions",
-            "Sources whose content ran already, taken over without a restart",
-            self.adoptions.clone(),
-        );
-        own.register(
-            "hazards_refused",
-            "Versions refused for a change that is not safe on a live node, by class of hazard",
-            self.hazards.clone(),
-        );
-        own.register(
-            "change_held",
-            "1 while an accepted change waits for this, else 0: streams, pressure, pods-lost",
-            self.held.clone(),
-        );
-        own.register(
-            "kubelet_unhealthy_seconds",
-            "Time without a kubelet, with one that has not said READY=1, or with bad healthz or overdue WATCHDOG=1, which is \
-             observed in trials, and every 15 s where --hung-after is not 0",
-            self.unhealthy.clone(),
-        );
-    }
-
-    /// Of the supervisor, the store and the API server.
-    fn register_supervisor(&self, own: &mut Registry) {
-        own.register(
-            "local_files_differ",
-            "1 if the local files say something else than what the kubelet runs, else 0",
-            self.local_files_differ.clone(),
-        );
-        own.register("store_errors", "Failed writes of the store", self.store_errors.clone());
-        own.register("api_requests", "Requests to the API server", self.requests.clone());
-        own.register(
-            "client_certificate_expiration_timestamp_seconds",
-            "When the client certificate expires; 0 if unknown",
-            self.expiration.clone(),
-        );
-        own.register(
-            "store_request_duration_seconds",
-            "Time the store took over a request, without the wait for those before it, by operation",
-            self.store_requests.clone(),
-        );
-        let build = Gauges::default();
-        build.get_or_create(&labels([("version", env!("CARGO_PKG_VERSION"))])).set(1);
-        self.register_policy(own);
-        own.register("build_info", "The supervisor's version", build);
-    }
-
-    fn register_policy(&self, own: &mut Registry) {
-        own.register(
-            "policy",
-            "The node's policy: absent, in-force, unreadable, or violated by what runs. The count is always 1",
-            self.policy.clone(),
-        );
-        own.register("policy_refused", "Versions refused by the node's policy", self.policy_refused.clone());
-    }
-
-    fn begin_at_zero(&self) {
-        begin_at_zero(&self.restarts, "cause", RestartCause::ALL.map(RestartCause::as_str));
-        begin_at_zero(&self.rollbacks, "reason", Failure::all().map(Failure::label));
-        begin_at_zero(&self.preflights, "result", PreflightResult::ALL.map(PreflightResult::as_str));
-        begin_at_zero(&self.trials, "result", TrialResult::ALL.map(TrialResult::as_str));
-        begin_at_zero(&self.suspensions, "reason", Suspension::ALL.map(Suspension::label));
-        let refused = |class: &HazardClass| class.is_refused() || *class == HazardClass::Pods;
-        begin_at_zero(&self.hazards, "class", HazardClass::ALL.into_iter().filter(refused).map(HazardClass::label));
-        begin_at_zero(&self.store_requests, "operation", StoreOperation::ALL.map(StoreOperation::as_str));
-    }
-
     /// Sets the gauges.
     pub fn observe(&self, state: &State) {
         let status = node_status(state);
-        for (family, source) in self.configs.iter().zip([&status.assigned, &status.active, &status.last_known_good]) {
+        for (family, source) in [
+            (&self.assigned, &status.assigned),
+            (&self.active, &status.active),
+            (&self.last_known_good, &status.last_known_good),
+        ] {
             family.clear();
             family.get_or_create(&source_labels(source.as_ref())).set(1);
         }
@@ -258,14 +186,14 @@ impl Metrics {
         let policy = status.policy;
         let (status, reason) = (status.condition.status.as_str(), status.condition.reason.as_str());
         self.condition.clear();
-        self.condition.get_or_create(&labels([("status", status), ("reason", reason)])).set(1);
+        self.condition.get_or_create(&ConditionLabels { status, reason }).set(1);
         self.local_files_differ.set(i64::from(state.local_files_difference().is_some()));
         let held = state.waiting().map(|waiting| waiting.hold.label());
         for reason in Hold::LABELS {
-            self.held.get_or_create(&labels([("reason", reason)])).set(i64::from(held == Some(reason)));
+            self.held.get_or_create(&[("reason", reason)]).set(i64::from(held == Some(reason)));
         }
         self.policy.clear();
-        self.policy.get_or_create(&labels([("state", policy)])).set(1);
+        self.policy.get_or_create(&[("state", policy)]).set(1);
         self.remaining.set(state.trial_remaining().map_or(0.0, |left| left.as_secs_f64()));
         self.count_unhealthy(Some(state.is_kubelet_healthy()), Instant::now());
     }
@@ -283,27 +211,29 @@ impl Metrics {
 
     pub(crate) fn count(&self, counter: &Counter) {
         match counter {
-            Counter::Restart(cause) => count(&self.restarts, "cause", cause.as_str()),
-            Counter::Preflight(result) => count(&self.preflights, "result", result.as_str()),
-            Counter::Rollback(reason) => count(&self.rollbacks, "reason", reason.label()),
+            Counter::Restart(cause) => drop(self.restarts.get_or_create(&[("cause", cause.as_str())]).inc()),
+            Counter::Preflight(result) => drop(self.preflights.get_or_create(&[("result", result.as_str())]).inc()),
+            Counter::Rollback(reason) => drop(self.rollbacks.get_or_create(&[("reason", reason.label())]).inc()),
             Counter::StoreError => drop(self.store_errors.inc()),
-            Counter::Suspension(reason) => count(&self.suspensions, "reason", reason.label()),
+            Counter::Suspension(reason) => drop(self.suspensions.get_or_create(&[("reason", reason.label())]).inc()),
             Counter::Adoption => drop(self.adoptions.inc()),
             Counter::PolicyRefused => drop(self.policy_refused.inc()),
-            Counter::HazardRefused(class) => count(&self.hazards, "class", class.label()),
+            Counter::HazardRefused(class) => drop(self.hazards.get_or_create(&[("class", class.label())]).inc()),
             Counter::Applied(took) => self.applied.observe(took.as_secs_f64()),
-            Counter::Trial(result, took) => observe(&self.trials, "result", result.as_str(), *took),
+            Counter::Trial(result, took) => {
+                self.trials.get_or_create(&[("result", result.as_str())]).observe(took.as_secs_f64())
+            }
         }
     }
 
     /// Notes how long the store took over a request.
     pub(crate) fn store_took(&self, operation: StoreOperation, took: Duration) {
-        observe(&self.store_requests, "operation", operation.as_str(), took);
+        self.store_requests.get_or_create(&[("operation", operation.as_str())]).observe(took.as_secs_f64());
     }
 
     /// Counts a request to the API server.
-    pub fn request(&self, verb: &str, code: &str) {
-        self.requests.get_or_create(&labels([("verb", verb), ("code", code)])).inc();
+    pub fn request(&self, verb: &'static str, code: &str) {
+        self.requests.get_or_create(&RequestLabels { verb, code: code.to_owned() }).inc();
     }
 
     /// Notes how long a preflight took.
@@ -331,22 +261,16 @@ impl Default for Metrics {
     }
 }
 
-fn source_labels(source: Option<&Source>) -> Labels {
-    let local = (String::from("local"), "", "", "");
-    let (path, uid, version, key) = source.map_or(local, |source| {
-        (
-            source.api_path(),
-            source.uid.as_str(),
-            source.resource_version.as_str(),
-            source.reference.kubelet_config_key.as_str(),
-        )
-    });
-    labels([
-        ("node_config_source", &path),
-        ("node_config_uid", uid),
-        ("node_config_resource_version", version),
-        ("node_config_kubelet_key", key),
-    ])
+fn source_labels(source: Option<&Source>) -> SourceLabels {
+    match source {
+        None => SourceLabels { node_config_source: "local".to_owned(), ..SourceLabels::default() },
+        Some(source) => SourceLabels {
+            node_config_source: source.api_path(),
+            node_config_uid: source.uid.clone(),
+            node_config_resource_version: source.resource_version.clone(),
+            node_config_kubelet_key: source.reference.kubelet_config_key.clone(),
+        },
+    }
 }
 
 #[cfg(test)]
