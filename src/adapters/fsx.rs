@@ -2,9 +2,10 @@
 //!
 //! Every step is a method of [`Disk`], so that tests can fail or cut the power at each.
 
+use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::ownership;
@@ -166,6 +167,28 @@ impl Disk for GuardedDisk {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.at(path.parent().unwrap_or(path))?.remove(path)
+    }
+}
+
+/// What tells a file from the next in its place, links followed. Without the device: its number may be another after a reboot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl FileId {
+    /// None if there is no such file.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let meta = fs::metadata(path).ok()?;
+        Some(Self { inode: meta.ino(), size: meta.size(), modified: (meta.mtime(), meta.mtime_nsec()) })
+    }
+}
+
+impl fmt::Display for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}:{}", self.inode, self.size, self.modified.0, self.modified.1)
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use super::fsx::FileId;
 use super::policy::PolicyFile;
 use nix::fcntl::OFlag;
 
@@ -50,15 +51,8 @@ impl ports::Local for LocalFiles {
     }
 
     fn kubelet_id(&self) -> KubeletId {
-        let Ok(meta) = std::fs::metadata(&self.program) else { return KubeletId::default() };
-        KubeletId(format!(
-            "{}:{}:{}:{}:{}",
-            self.program.display(),
-            meta.ino(),
-            meta.size(),
-            meta.mtime(),
-            meta.mtime_nsec()
-        ))
+        let id = FileId::of(&self.program);
+        id.map(|id| KubeletId(format!("{}:{id}", self.program.display()))).unwrap_or_default()
     }
 
     fn default_merge(&self) -> Merge {

@@ -104,7 +104,9 @@ fn adapters_do_not_know_each_other() {
         ("systemctl", "fsx"),                // a drop-in is a durable file
         ("http", "metrics"),
         ("kube", "metrics"),
-        ("kube", "process"), // an exec credential plugin is run
+        ("kubelet_process", "fsx"), // another kubelet, too
+        ("local_files", "fsx"),     // the same
+        ("kube", "process"),        // an exec credential plugin is run
         ("preflight", "metrics"),
     ];
     let adapter = |module: &str| module.split("::").nth(1).unwrap_or_default().to_owned();

@@ -19,6 +19,7 @@ use tokio::process::Child;
 use tokio::sync::oneshot;
 
 use super::run_command::{RunCommand, StartedKubelet};
+use crate::adapters::fsx::FileId;
 use crate::adapters::process::{Confinement, Group, exit_of, judge_command, spawn};
 use crate::adapters::stderr_relay::{HeldOutput, StderrRelay};
 use crate::machine::model::Rendered;
@@ -56,7 +57,7 @@ struct Standby {
     lock: StandbyLock,
     /// Of the run that it is for.
     args: Vec<String>,
-    binary: Option<BinaryId>,
+    binary: Option<FileId>,
     relay: StderrRelay,
     last_lines: oneshot::Receiver<()>,
     output: HeldOutput,
@@ -102,8 +103,7 @@ impl StandbyKubelet {
     /// otherwise it is ended.
     pub(super) fn promote(&self, args: &[String]) -> Option<StartedKubelet> {
         let standby = std::mem::take(&mut *self.slot()).standby?;
-        let fits =
-            standby.args == args && standby.binary.is_some() && standby.binary == BinaryId::of(&self.run.program);
+        let fits = standby.args == args && standby.binary.is_some() && standby.binary == FileId::of(&self.run.program);
         if !fits || !standby.lock.is_awaited() {
             tracing::info!("the standby kubelet is not the one to be started: it is ended");
             return None;
@@ -119,7 +119,7 @@ impl StandbyKubelet {
 impl Standby {
     fn start(run: &RunCommand, config: &Rendered) -> io::Result<Self> {
         let args = run.args(Some(config));
-        let (binary, lock) = (BinaryId::of(&run.program), StandbyLock::take()?);
+        let (binary, lock) = (FileId::of(&run.program), StandbyLock::take()?);
         let (relay, output) = StderrRelay::held()?;
         let mut command = run.command(&KubeletArgs::for_standby(&args));
         command.stdin(lock.0.try_clone()?).stderr(relay.writer);
@@ -214,23 +214,6 @@ fn is_enough(meminfo: &str) -> bool {
     let value = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = value.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     kib.is_some_and(|kib| kib.saturating_mul(1024) >= MEMORY)
-}
-
-/// What tells one binary from the next in its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct BinaryId {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-}
-
-impl BinaryId {
-    fn of(program: &Path) -> Option<Self> {
-        let meta = std::fs::metadata(program).ok()?;
-        let modified = (meta.mtime(), meta.mtime_nsec());
-        Some(Self { device: meta.dev(), inode: meta.ino(), size: meta.size(), modified })
-    }
 }
 
 #[cfg(test)]
