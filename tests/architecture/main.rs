@@ -104,6 +104,7 @@ fn adapters_do_not_know_each_other() {
         ("systemctl", "fsx"),                // a drop-in is a durable file
         ("http", "metrics"),
         ("kube", "metrics"),
+        ("kube", "fsx"),            // another plugin in the place of one
         ("kubelet_process", "fsx"), // another kubelet, too
         ("local_files", "fsx"),     // the same
         ("kube", "process"),        // an exec credential plugin is run

@@ -92,7 +92,7 @@ impl KubeconfigAccess {
         let mut login = files.login()?;
         let mut renew_at = None;
         if let Some(exec) = login.exec.take() {
-            let credentials = exec_credential::run(&exec, &login.cluster).await.map_err(at)?;
+            let credentials = exec_credential::run(&exec).await.map_err(at)?;
             let plugin_name = format!("the credential plugin {}", exec.command.as_deref().unwrap_or_default());
             renew_at = credentials.expires.map(|expires| Instant::now() + renew_in(expires, Timestamp::now()));
             login.set_credentials(credentials).map_err(|why| at(format!("{plugin_name}: {why}")))?;

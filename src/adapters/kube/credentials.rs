@@ -2,17 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use hyper::Uri;
 use k8s_openapi::ByteString;
-use kube::config::{AuthInfo, Cluster, ExecConfig, Kubeconfig};
+use kube::Config;
+use kube::config::{AuthInfo, Cluster, ExecConfig, Kubeconfig, KubeconfigError};
 use kubelet_config::yaml;
-use serde_json::{Value, json};
+use rustls::RootCertStore;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::exec_credential::{Credentials, KeyPair};
 use super::identity::{self, Identity, NO_CERTIFICATE};
+use super::proxy;
+use crate::adapters::fsx::FileId;
 
 /// A hash of all that a client is made of.
 pub type Fingerprint = [u8; 32];
@@ -35,21 +42,15 @@ pub struct CredentialFiles {
     /// Field, file, content.
     files: BTreeMap<&'static str, (PathBuf, Result<Vec<u8>, String>)>,
     /// Tells one credential plugin's binary from another.
-    plugin: Option<[u64; 4]>,
+    plugin: Option<FileId>,
 }
 
 /// What a client is made of: nothing in it names a file any more.
 pub struct Login {
-    /// The API server, its proxy, and what is expected of its certificate.
-    pub(super) cluster: Cluster,
-    /// PEM; the system's if there are none.
-    pub(super) authorities: Option<Vec<u8>>,
-    /// Its name, and whom to act as; without secrets.
-    pub(super) user: AuthInfo,
-    /// Of the user.
-    pub(super) password: Option<String>,
-    /// Certificate, key, token; a plugin's if one was run.
-    pub(super) credentials: Credentials,
+    /// Server, authorities, user: our bytes in kube's fields, which would else be read again, at other moments.
+    pub(super) config: Config,
+    /// Of the kubeconfig: kube would hold `NO_PROXY` against it.
+    pub(super) proxy_url: Option<String>,
     /// To be run for the user's credentials.
     pub exec: Option<ExecConfig>,
     /// The client certificate, if it is known before a plugin is run.
@@ -107,9 +108,7 @@ impl CredentialFiles {
         {
             let program = dir.join(&*command);
             *command = program.display().to_string();
-            self.plugin = std::fs::metadata(&program)
-                .ok()
-                .map(|meta| [meta.ino(), meta.size(), meta.mtime().cast_unsigned(), meta.mtime_nsec().cast_unsigned()]);
+            self.plugin = FileId::of(&program);
         }
     }
 
@@ -126,9 +125,7 @@ impl CredentialFiles {
         for (_, content) in self.files.values() {
             add(content);
         }
-        for part in self.plugin.into_iter().flatten() {
-            hash.update(part.to_le_bytes());
-        }
+        hash.update(self.plugin.map_or_else(String::new, |plugin| plugin.to_string()));
         hash.finalize().into()
     }
 
@@ -144,49 +141,61 @@ impl CredentialFiles {
     fn resolve(mut self, kubeconfig: &str) -> Result<Login, String> {
         let (mut cluster, mut user) = self.current.clone()?;
         let server = cluster.server.as_deref().ok_or("there is no server in its cluster")?;
-        let server = without_userinfo(server);
-        let (authorities, authority) = self.authorities(&cluster)?;
-        // For a plugin that asks for it.
-        cluster.certificate_authority_data = authorities.clone().map(base64);
+        let mut config = Config::new(self::server(server)?);
+        let (mut source, mut key) = (String::new(), String::new());
+        let (pem, authority) = self.authorities(&cluster)?;
+        config.root_cert = pem.as_deref().map(|pem| usable_roots(pem, &authority)).transpose()?;
+        config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or_default();
+        config.tls_server_name = cluster.tls_server_name.clone().filter(|name| !name.is_empty());
 
-        // By way of JSON, as the type of its secrets is kube's own.
-        let secrets = serde_json::to_value(&user).map_err(|error| error.to_string())?;
-        let secret =
-            |field: &str| secrets.get(field).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
+        let secret = |secret: Option<SecretString>| {
+            secret.map(|secret| secret.expose_secret().to_owned()).filter(|text| !text.is_empty())
+        };
         let mut credentials = Credentials::default();
-        let (mut identity, mut source, mut key) = (Identity::default(), String::new(), String::new());
-        let inline = (user.client_certificate_data.take(), secret("client-key-data"));
+        let mut identity = Identity::default();
+        let inline = (user.client_certificate_data.take(), secret(user.client_key_data.take()));
         if let Some((pair, known, from)) = self.pair(inline.0.as_ref(), inline.1.as_ref())? {
             credentials.pair = Some(pair);
             identity = known;
             [source, key] = from;
         }
-        if let Some((token, from)) = self.token(secret("token"))? {
+        if let Some((token, from)) = self.token(secret(user.token.take()))? {
             credentials.token = Some(token);
             if source.is_empty() {
                 source = from;
             }
         }
-        check_token(&credentials)?;
         let is_known = user.username.is_some() || credentials != Credentials::default();
-        let exec = user.exec.take().filter(|_| !is_known);
+        let mut exec = user.exec.take().filter(|_| !is_known);
         if user.auth_provider.take().is_some() && !is_known && exec.is_none() {
             return Err("its user has an auth-provider, which the supervisor does not use: exec, tokenFile or a client certificate".to_owned());
         }
-        (user.token, user.password, user.client_key_data) = (None, None, None);
-        let origin = CredentialOrigin { kubeconfig: kubeconfig.to_owned(), server, authority, user: source, key };
-        let password = secret("password");
-        Ok(Login { cluster, authorities, user, password, credentials, exec, identity, origin })
+        let origin = CredentialOrigin {
+            kubeconfig: kubeconfig.to_owned(),
+            server: without_userinfo(server),
+            authority,
+            user: source,
+            key,
+        };
+        if let Some(exec) = exec.as_mut().filter(|exec| exec.provide_cluster_info) {
+            cluster.certificate_authority = None;
+            cluster.certificate_authority_data = pem.map(base64);
+            exec.cluster = Some((&cluster).try_into().map_err(|error: KubeconfigError| error.to_string())?);
+        }
+        if user.username.is_some() {
+            user.password.get_or_insert_default(); // kube takes none for no user at all
+        }
+        (user.token_file, user.client_certificate, user.client_key) = (None, None, None);
+        config.auth_info = user;
+        let mut login = Login { config, proxy_url: cluster.proxy_url, exec, identity, origin };
+        login.use_credentials(credentials)?;
+        Ok(login)
     }
 
     /// The certificate authorities and where they are from.
     fn authorities(&mut self, cluster: &Cluster) -> Result<(Option<Vec<u8>>, String), String> {
         let (pem, source) = self.read_field(AUTHORITY, cluster.certificate_authority_data.as_ref())?;
-        let pem = pem.map(|pem| identity::pem_sections(&pem, "CERTIFICATE"));
-        if pem.as_ref().is_some_and(Vec::is_empty) {
-            return Err(format!("{source}: {NO_CERTIFICATE}"));
-        }
-        Ok((pem, source))
+        Ok((pem.map(|pem| identity::pem_sections(&pem, "CERTIFICATE")), source))
     }
 
     /// Certificates and key, each apart, what the certificate says, and where each is from.
@@ -247,28 +256,42 @@ impl Login {
     /// # Errors
     /// What is wrong with it.
     pub(super) fn set_credentials(&mut self, credentials: Credentials) -> Result<(), String> {
-        check_token(&credentials)?;
         if let Some((certificate, _)) = &credentials.pair {
             self.identity =
                 identity::parse_certificate(certificate).map_err(|why| format!("its clientCertificateData: {why}"))?;
         }
-        self.credentials = credentials;
+        self.use_credentials(credentials)
+    }
+
+    fn use_credentials(&mut self, credentials: Credentials) -> Result<(), String> {
+        let user = &mut self.config.auth_info;
+        if let Some(token) = credentials.token {
+            // What no header takes would fail every request, and say nothing of where it came from.
+            if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err("the token is empty, or holds characters that no HTTP header may".to_owned());
+            }
+            user.token = Some(token.into());
+        }
+        if let Some((certificate, key)) = credentials.pair {
+            // One file may hold both, and other sections, which kube does not take.
+            let [certificate, key] = [(certificate, "CERTIFICATE"), (key, "PRIVATE KEY")]
+                .map(|(pem, label)| base64(identity::pem_sections(&pem, label)));
+            (user.client_certificate_data, user.client_key_data) = (Some(certificate), Some(key.into()));
+        }
         Ok(())
     }
 }
 
-/// What no header takes would fail every request, and say nothing of where it came from.
-fn check_token(credentials: &Credentials) -> Result<(), String> {
-    match &credentials.token {
-        Some(token) if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
-            Err("the token is empty, or holds characters that no HTTP header may".to_owned())
-        }
-        _ => Ok(()),
-    }
+/// What cannot be read is left out, as by Go's `AppendCertsFromPEM`; kube would take none of the bundle.
+fn usable_roots(pem: &[u8], source: &str) -> Result<Vec<Vec<u8>>, String> {
+    let roots = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok);
+    let usable = roots.filter(|root| RootCertStore::empty().add(root.clone()).is_ok());
+    let usable: Vec<_> = usable.map(|root| root.to_vec()).collect();
+    if usable.is_empty() { Err(format!("{source}: {NO_CERTIFICATE}")) } else { Ok(usable) }
 }
 
 /// Standard base64.
-pub(super) fn base64(bytes: Vec<u8>) -> String {
+fn base64(bytes: Vec<u8>) -> String {
     json!(ByteString(bytes)).as_str().unwrap_or_default().to_owned()
 }
 
@@ -332,6 +355,13 @@ fn current(config: Kubeconfig) -> Result<(Cluster, AuthInfo), String> {
     Ok((cluster, user))
 }
 
+/// Without a scheme it is https: client-go would take http where no `certificate-authority` is given, and keep the credentials to itself.
+fn server(given: &str) -> Result<Uri, String> {
+    let url = if given.contains("://") { given.to_owned() } else { format!("https://{given}") };
+    let uri: Uri = url.parse().map_err(|error| format!("server is not a URL: {error}"))?; // the URL is not repeated: it may hold a password
+    Ok(if uri.scheme_str() == Some("http") { proxy::with_port(uri, 80) } else { uri }) // `Tunnel` asks a proxy for 443 where none is named
+}
+
 /// For messages: a URL may have a user and a password.
 fn without_userinfo(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
@@ -339,4 +369,24 @@ fn without_userinfo(url: &str) -> String {
     let host = rest.get(..end).and_then(|authority| authority.rfind('@')).map_or(0, |at| at + 1);
     let rest = rest.get(host..).unwrap_or_default();
     if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_scheme_is_never_asked_in_clear_nor_at_another_port() {
+        for (given, url) in [
+            ("api:6443", "https://api:6443/"),
+            ("10.0.0.1", "https://10.0.0.1/"),
+            ("[fd00::1]:6443/path", "https://[fd00::1]:6443/path"),
+            ("http://api/path", "http://api:80/path"),
+            ("http://[fd00::1]:8080", "http://[fd00::1]:8080/"),
+        ] {
+            assert_eq!(server(given).unwrap().to_string(), url);
+        }
+        let why = server("https://u:SECRET@a b").unwrap_err();
+        assert!(why.starts_with("server is not a URL: ") && !why.contains("SECRET"), "{why}");
+    }
 }

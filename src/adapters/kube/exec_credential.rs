@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::config::{Cluster, ExecConfig};
+use kube::config::ExecConfig;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::adapters::process::{self, HelperOutput};
 use crate::machine::model::Exit;
@@ -60,46 +60,25 @@ struct ExecCredentialStatus {
 }
 
 /// Runs it. Errors never hold anything of its standard output: that is where the credentials are.
-pub(crate) async fn run(exec: &ExecConfig, cluster: &Cluster) -> Result<Credentials, String> {
+pub(crate) async fn run(exec: &ExecConfig) -> Result<Credentials, String> {
     let command = exec.command.clone().filter(|command| !command.is_empty()).ok_or("its exec has no command")?;
     let at = |why: String| format!("the credential plugin {command} {why}");
-    let output = process::run_helper(
-        Path::new(&command),
-        exec.args.as_deref().unwrap_or_default(),
-        &env(exec, cluster),
-        PLUGIN_TIMEOUT,
-    )
-    .await
-    .map_err(|error| {
-        let hint = exec.install_hint.as_deref().map(|hint| format!(" ({})", last_line(hint))).unwrap_or_default();
-        at(format!("cannot be run: {error}{hint}"))
-    })?;
+    let output =
+        process::run_helper(Path::new(&command), exec.args.as_deref().unwrap_or_default(), &env(exec), PLUGIN_TIMEOUT)
+            .await
+            .map_err(|error| {
+                let hint =
+                    exec.install_hint.as_deref().map(|hint| format!(" ({})", last_line(hint))).unwrap_or_default();
+                at(format!("cannot be run: {error}{hint}"))
+            })?;
     checked_stdout(&output).and_then(|text| parse_credential(&text, exec.api_version.as_deref())).map_err(at)
 }
 
-fn env(exec: &ExecConfig, cluster: &Cluster) -> Vec<(String, String)> {
-    let mut cluster_info = Value::Null;
-    if exec.provide_cluster_info {
-        let fields = serde_json::to_value(cluster).unwrap_or_default();
-        let mut map = serde_json::Map::new();
-        for field in
-            ["server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url"]
-        {
-            if let Some(value) = fields.get(field).filter(|value| !value.is_null()) {
-                map.insert(field.to_owned(), value.clone());
-            }
-        }
-        let extension =
-            cluster.extensions.iter().flatten().find(|named| named.name == "client.authentication.k8s.io/exec");
-        if let Some(extension) = extension {
-            map.insert("config".to_owned(), extension.extension.clone());
-        }
-        cluster_info = Value::Object(map);
+fn env(exec: &ExecConfig) -> Vec<(String, String)> {
+    let mut spec = json!({ "interactive": false });
+    if let (Some(cluster), Some(spec)) = (&exec.cluster, spec.as_object_mut()) {
+        spec.insert("cluster".to_owned(), json!(cluster));
     }
-    let spec = match cluster_info {
-        Value::Null => json!({ "interactive": false }),
-        cluster => json!({ "interactive": false, "cluster": cluster }),
-    };
     let info = json!({ "apiVersion": exec.api_version, "kind": "ExecCredential", "spec": spec });
     let pair =
         |env: &std::collections::HashMap<String, String>| Some((env.get("name")?.clone(), env.get("value")?.clone()));
@@ -159,6 +138,8 @@ fn parse_credential(text: &str, api_version: Option<&str>) -> Result<Credentials
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     const V1: &str = "client.authentication.k8s.io/v1";

@@ -1,11 +1,13 @@
 //! Which proxy a request takes: the kubeconfig's, else the environment's, as for the kubelet.
 //!
-//! Upstream: golang.org/x/net/http/httpproxy, `useProxy`; the matcher of hyper-util reads NO_PROXY as curl does, which knows no ports.
+//! Upstream: golang.org/x/net/http/httpproxy, `useProxy`. The matcher of hyper-util reads NO_PROXY as curl does, which knows no ports.
+//! kube (config/file_loader.rs, v5.0) holds NO_PROXY against the proxy's own URL, and the kubeconfig's proxy too.
 
 use std::net::IpAddr;
 
 use hyper::Uri;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use ipnet::IpNet;
 
 /// The proxy for this server, if any. `given` is the kubeconfig's.
 ///
@@ -37,6 +39,13 @@ pub(super) fn is_socks(proxy: &Uri) -> bool {
     matches!(proxy.scheme_str(), Some("socks5" | "socks5h"))
 }
 
+/// With this port, where the URL names none.
+pub(super) fn with_port(uri: Uri, port: u16) -> Uri {
+    let (Some(scheme), Some(host), None) = (uri.scheme_str(), uri.host(), uri.port()) else { return uri };
+    let authority = format!("{host}:{port}");
+    Uri::builder().scheme(scheme).authority(authority).path_and_query(uri.path()).build().unwrap_or(uri)
+}
+
 fn from_env(server: &Uri, env: impl Fn(&str) -> Option<String>) -> Option<String> {
     let env = |upper: &str, lower: &str| env(upper).or_else(|| env(lower));
     if server.scheme_str() != Some("https") {
@@ -57,8 +66,9 @@ fn spares(list: &str, host: &str, port: u16) -> bool {
         if entry == "*" {
             return true;
         }
-        if let Some((network, bits)) = entry.split_once('/') {
-            return address.is_some_and(|address| is_within(address, network, bits));
+        if entry.contains('/') {
+            let network = entry.parse::<IpNet>();
+            return network.is_ok_and(|network| address.is_some_and(|address| network.contains(&address)));
         }
         let bare = entry.trim_matches(['[', ']']);
         if let Ok(entry) = bare.parse::<IpAddr>() {
@@ -77,21 +87,6 @@ fn spares(list: &str, host: &str, port: u16) -> bool {
         let below = format!(".{}", name.trim_start_matches('.'));
         of_port && (host.ends_with(&below) || (!name.starts_with('.') && host == name))
     })
-}
-
-fn is_within(address: IpAddr, network: &str, bits: &str) -> bool {
-    let (Ok(network), Ok(bits)) = (network.parse::<IpAddr>(), bits.parse::<u32>()) else { return false };
-    match (address, network) {
-        (IpAddr::V4(address), IpAddr::V4(network)) => {
-            let rest = 32_u32.saturating_sub(bits);
-            (u32::from(address) ^ u32::from(network)).checked_shr(rest).unwrap_or_default() == 0
-        }
-        (IpAddr::V6(address), IpAddr::V6(network)) => {
-            let rest = 128_u32.saturating_sub(bits);
-            (u128::from(address) ^ u128::from(network)).checked_shr(rest).unwrap_or_default() == 0
-        }
-        _ => false,
-    }
 }
 
 #[cfg(test)]
@@ -152,5 +147,11 @@ mod tests {
             let why = choose(Some(unusable), "https://api:6443", None).unwrap_err();
             assert_eq!(why, "its proxy-url is not the URL of a proxy that can be used: http, https, socks5");
         }
+    }
+
+    #[test]
+    fn a_port_is_named_where_there_is_none() {
+        assert_eq!(with_port(Uri::from_static("socks5://[::1]"), 1080).to_string(), "socks5://[::1]:1080/");
+        assert_eq!(with_port(Uri::from_static("http://[::1]:8080"), 80).to_string(), "http://[::1]:8080/");
     }
 }

@@ -1,35 +1,23 @@
-//! The client of a kubeconfig: TLS by its certificates, through a proxy or not, and in each request's head who asks.
+//! The client of a kubeconfig: kube's TLS and headers, by a way that is ours.
 //!
-//! kube's own builder (client/builder.rs, v5.0) would bring the credential providers of old with their JSONPath and regular
-//! expressions, and an HTTP client for each kind of proxy: together a fifth of the program.
+//! kube's own builder (client/builder.rs, v5.0) is not asked for the way. It forgets the user of a SOCKS proxy. It expects a proxy
+//! with TLS to have the API server's `tls-server-name`. It does not know `socks5h`.
 
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use hyper::Uri;
-use hyper::header::{AUTHORIZATION, HeaderValue};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, MaybeHttpsStream};
+use hyper::rt::{Read, Write};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
-use hyper_util::client::proxy::matcher::Intercept;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use kube::client::ConfigExt as _;
-use kube::{Client, Config};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls_platform_verifier::BuilderVerifierExt as _;
-use tokio::net::TcpStream;
-use tower::{BoxError, Layer as _, Service};
+use hyper_util::client::legacy::connect::{Connection, HttpConnector};
+use hyper_util::rt::TokioExecutor;
+use kube::client::{ClientBuilder, ConfigExt as _, RustlsTlsError};
+use kube::{Client, Config, Error};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
 use super::client_layer::ClientLayer;
-use super::credentials::{Login, base64};
-use super::identity::NO_CERTIFICATE;
+use super::credentials::{CredentialOrigin, Login};
 use super::proxy;
 use kubelet_config::reported;
 
@@ -51,243 +39,78 @@ pub(super) fn client(
     layer: &ClientLayer,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Client, String> {
-    let cluster = &login.cluster;
-    let server = server(cluster.server.as_deref().unwrap_or_default())?;
-    let proxy = proxy::choose(cluster.proxy_url.as_deref(), &server, env)?;
+    let Login { mut config, proxy_url, origin, .. } = login;
+    let proxy = proxy::choose(proxy_url.as_deref(), &config.cluster_url, env)?;
     let is_https = |uri: &Uri| uri.scheme_str() == Some("https");
-    let tls = Arc::new(tls(&login, is_https(&server) || proxy.as_ref().is_some_and(|proxy| is_https(proxy.uri())))?);
-    let route = Route::new(proxy, &tls);
-    let connector = match cluster.tls_server_name.clone().filter(|name| !name.is_empty()) {
-        None => HttpsConnector::from((route, tls)),
-        Some(name) => {
-            let name = ServerName::try_from(name).map_err(|error| format!("tls-server-name: {error}"))?;
-            HttpsConnector::new(route, tls, false, Arc::new(FixedServerNameResolver::new(name)))
+    let has_tls = is_https(&config.cluster_url) || proxy.as_ref().is_some_and(|proxy| is_https(proxy.uri()));
+    if config.accept_invalid_certs || !has_tls {
+        config.root_cert.get_or_insert_default(); // or kube reads the system's, which may have none
+    }
+    let explained = |error| explain(error, &origin);
+
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false); // or it refuses https
+    let Some(proxy) = proxy else { return stack(connector, &config, layer).map_err(explained) };
+    let address = proxy.uri().clone();
+    if proxy::is_socks(&address) {
+        let mut socks = SocksV5::new(proxy::with_port(address, SOCKS_PORT), connector);
+        if let Some((user, password)) = proxy.raw_auth() {
+            socks = socks.with_auth(user.to_owned(), password.to_owned());
         }
-    };
-    let mut connector = TimeoutConnector::new(connector);
+        // Its Display does not say why.
+        let socks = socks.map_err(|error| BoxError::from(format!("to the SOCKS proxy: {error:?}")));
+        return stack(socks, &config, layer).map_err(explained);
+    }
+    let mut to_proxy = config.clone();
+    to_proxy.tls_server_name = None;
+    let connector = to_proxy.rustls_https_connector_with_connector(connector).map_err(explained)?;
+    let mut tunnel = Tunnel::new(address, connector);
+    if let Some(header) = proxy.basic_auth() {
+        tunnel = tunnel.with_auth(header.clone());
+    }
+    stack(tunnel, &config, layer).map_err(explained)
+}
+
+/// The client on top of a way to the API server.
+fn stack<C>(way: C, config: &Config, layer: &ClientLayer) -> kube::Result<Client>
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Response: Connection + Read + Write + Send + Unpin + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<BoxError>,
+{
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(way)?);
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector.set_read_timeout(Some(READ_TIMEOUT));
     connector.set_write_timeout(Some(READ_TIMEOUT));
-
-    let mut config = Config::new(server);
-    config.headers.extend(authorization(&login)?.map(|value| (AUTHORIZATION, value)));
-    config.auth_info = login.user;
-    let headers = config
-        .extra_headers_layer()
-        .map_err(|error| format!("its user's as fields: {}", reported::error_chain(&error)))?;
-    let client = legacy::Client::builder(TokioExecutor::new()).build(connector);
-    let service = layer.layer(config.base_uri_layer().layer(headers.layer(client)));
-    Ok(Client::new(service, config.default_namespace))
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(legacy::Client::builder(TokioExecutor::new()).build(connector));
+    Ok(ClientBuilder::new(service, config.default_namespace.as_str()).with_layer(layer).build())
 }
 
-/// Without a scheme it is https: client-go would take http where no `certificate-authority` is given, and keep the credentials to itself.
-fn server(given: &str) -> Result<Uri, String> {
-    let url = if given.contains("://") { given.to_owned() } else { format!("https://{given}") };
-    let uri: Uri = url.parse().map_err(|error| format!("server is not a URL: {error}"))?; // the URL is not repeated: it may hold a password
-    Ok(if uri.scheme_str() == Some("http") { with_port(uri, 80) } else { uri }) // `Tunnel` asks a proxy for 443 where none is named
-}
-
-/// With this port, where the URL names none.
-fn with_port(uri: Uri, port: u16) -> Uri {
-    let (Some(scheme), Some(host), None) = (uri.scheme_str(), uri.host(), uri.port()) else { return uri };
-    let authority = format!("{host}:{port}");
-    Uri::builder().scheme(scheme).authority(authority).path_and_query(uri.path()).build().unwrap_or(uri)
-}
-
-/// A password goes before a token, as kube has it; client-go refuses both at once.
-fn authorization(login: &Login) -> Result<Option<HeaderValue>, String> {
-    let text = match (&login.user.username, &login.credentials.token) {
-        (Some(user), _) => {
-            let password = login.password.as_deref().unwrap_or_default();
-            format!("Basic {}", base64(format!("{user}:{password}").into_bytes()))
+/// By the kubeconfig's field: kube says what happened, not what to look at.
+fn explain(error: Error, origin: &CredentialOrigin) -> String {
+    let CredentialOrigin { user, key, .. } = origin;
+    match error {
+        Error::RustlsTls(RustlsTlsError::MissingPrivateKey) => {
+            format!("{key}: the key is of no kind that TLS takes: PKCS #8, PKCS #1 or SEC 1, not encrypted")
         }
-        (None, Some(token)) => format!("Bearer {token}"),
-        (None, None) => return Ok(None),
-    };
-    let mut value = HeaderValue::try_from(text).map_err(|error| format!("its user's credentials: {error}"))?;
-    value.set_sensitive(true);
-    Ok(Some(value))
-}
-
-fn tls(login: &Login, is_needed: bool) -> Result<ClientConfig, String> {
-    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    let builder = match &login.authorities {
-        _ if login.cluster.insecure_skip_tls_verify.unwrap_or_default() => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate))
+        Error::RustlsTls(RustlsTlsError::InvalidPrivateKey(error @ rustls::Error::InconsistentKeys(_))) => format!(
+            "{user}: certificate and key do not belong together; while they are being replaced that passes ({error})"
+        ),
+        Error::RustlsTls(RustlsTlsError::InvalidPrivateKey(error)) => {
+            format!("{user}: certificate and key cannot be used: {error}")
         }
-        Some(pem) => {
-            builder.with_root_certificates(roots(pem).map_err(|why| format!("{}: {why}", login.origin.authority))?)
-        }
-        None if is_needed => builder.with_platform_verifier().map_err(|error| {
-            format!(
-                "it has no certificate-authority, and the system's cannot be used (SSL_CERT_FILE, /etc/ssl): {error}"
-            )
-        })?,
-        None => builder.with_root_certificates(RootCertStore::empty()),
-    };
-    let Some((certificates, key)) = &login.credentials.pair else { return Ok(builder.with_no_client_auth()) };
-    let at = |why: String| format!("{}: {why}", login.origin.user);
-    let certificates = CertificateDer::pem_slice_iter(certificates).collect::<Result<_, _>>();
-    let certificates = certificates.map_err(|error| at(error.to_string()))?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-        format!("{}: the key is of no kind that TLS takes: PKCS #8, PKCS #1 or SEC 1, not encrypted", login.origin.key)
-    })?;
-    builder.with_client_auth_cert(certificates, key).map_err(|error| match error {
-        rustls::Error::InconsistentKeys(_) => at(format!(
-            "certificate and key do not belong together; while they are being replaced that passes ({error})"
-        )),
-        other => at(format!("certificate and key cannot be used: {other}")),
-    })
-}
-
-/// What cannot be read is left out, as by Go's `AppendCertsFromPEM`.
-fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok));
-    if roots.is_empty() { Err(NO_CERTIFICATE.to_owned()) } else { Ok(roots) }
-}
-
-/// The way to the API server's port, or through a proxy.
-#[derive(Clone)]
-enum Route {
-    Direct(HttpConnector),
-    /// The proxy itself may have TLS.
-    Tunnel(Tunnel<HttpsConnector<HttpConnector>>),
-    Socks(SocksV5<HttpConnector>),
-}
-
-/// As it comes off a route, before the TLS of the API server.
-type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
-
-impl Route {
-    fn new(proxy: Option<Intercept>, tls: &Arc<ClientConfig>) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.enforce_http(false); // or it refuses https
-        let Some(proxy) = proxy else { return Self::Direct(connector) };
-        let address = proxy.uri().clone();
-        if proxy::is_socks(&address) {
-            let socks = SocksV5::new(with_port(address, SOCKS_PORT), connector);
-            return Self::Socks(match proxy.raw_auth() {
-                Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
-                None => socks,
-            });
-        }
-        let tunnel = Tunnel::new(address, HttpsConnector::from((connector, Arc::clone(tls))));
-        Self::Tunnel(match proxy.basic_auth() {
-            Some(header) => tunnel.with_auth(header.clone()),
-            None => tunnel,
-        })
-    }
-}
-
-impl Service<Uri> for Route {
-    type Response = Stream;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Stream, BoxError>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        match self {
-            Self::Direct(connector) => Service::poll_ready(connector, context).map_err(Into::into),
-            Self::Tunnel(tunnel) => tunnel.poll_ready(context).map_err(Into::into),
-            Self::Socks(socks) => socks.poll_ready(context).map_err(Into::into),
-        }
-    }
-
-    fn call(&mut self, server: Uri) -> Self::Future {
-        match self {
-            Self::Direct(connector) => {
-                let connection = Service::call(connector, server);
-                Box::pin(async move { Ok(MaybeHttpsStream::Http(connection.await?)) })
-            }
-            Self::Tunnel(tunnel) => {
-                let connection = tunnel.call(server);
-                Box::pin(async move { Ok(connection.await?) })
-            }
-            Self::Socks(socks) => {
-                let connection = socks.call(server);
-                // Its Display does not say why.
-                Box::pin(async move {
-                    let stream = connection.await.map_err(|error| format!("to the SOCKS proxy: {error:?}"))?;
-                    Ok(MaybeHttpsStream::Http(stream))
-                })
-            }
-        }
-    }
-}
-
-/// `insecure-skip-tls-verify`: whoever answers is believed.
-#[derive(Debug)]
-struct AnyCertificate;
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    /// All that an API server's certificate may be signed with.
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![
-            SignatureScheme::ED25519,
-            SignatureScheme::ED448,
-            SignatureScheme::ECDSA_NISTP256_SHA256,
-            SignatureScheme::ECDSA_NISTP384_SHA384,
-            SignatureScheme::ECDSA_NISTP521_SHA512,
-            SignatureScheme::ECDSA_SHA1_Legacy,
-            SignatureScheme::RSA_PSS_SHA256,
-            SignatureScheme::RSA_PSS_SHA384,
-            SignatureScheme::RSA_PSS_SHA512,
-            SignatureScheme::RSA_PKCS1_SHA256,
-            SignatureScheme::RSA_PKCS1_SHA384,
-            SignatureScheme::RSA_PKCS1_SHA512,
-            SignatureScheme::RSA_PKCS1_SHA1,
-        ]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_without_a_scheme_is_never_asked_in_clear_nor_at_another_port() {
-        for (given, url) in [
-            ("api:6443", "https://api:6443/"),
-            ("10.0.0.1", "https://10.0.0.1/"),
-            ("[fd00::1]:6443/path", "https://[fd00::1]:6443/path"),
-            ("http://api/path", "http://api:80/path"),
-            ("http://[fd00::1]:8080", "http://[fd00::1]:8080/"),
-        ] {
-            assert_eq!(server(given).unwrap().to_string(), url);
-        }
-        assert_eq!(with_port(Uri::from_static("socks5://[::1]"), 1080).to_string(), "socks5://[::1]:1080/");
-        let why = server("https://u:SECRET@a b").unwrap_err();
-        assert!(why.starts_with("server is not a URL: ") && !why.contains("SECRET"), "{why}");
+        Error::RustlsTls(RustlsTlsError::InvalidIdentityPem(error)) => format!("{user}: {error}"),
+        Error::RustlsTls(RustlsTlsError::AddRootCertificate(error)) => format!(
+            "it has no certificate-authority, and the system's cannot be used (SSL_CERT_FILE, /etc/ssl): {error}"
+        ),
+        Error::RustlsTls(RustlsTlsError::InvalidServerName(error)) => format!("tls-server-name: {error}"),
+        Error::HttpError(error) => format!("its user's as fields: {}", reported::error_chain(&error)),
+        other => reported::error_chain(&other),
     }
 }
