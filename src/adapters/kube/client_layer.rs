@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
 use hyper::{Request, Response, StatusCode, header};
 use tokio::sync::Notify;
@@ -16,7 +18,7 @@ use tokio::time::{Instant, Sleep};
 use tower::{BoxError, Layer, Service};
 
 use super::credentials::CredentialOrigin;
-use super::limits::{LIST_BYTES, LimitedBody, OBJECT_BYTES, Part, RateLimiter};
+use super::rate_limiter::RateLimiter;
 use crate::adapters::metrics::Metrics;
 use kubelet_config::reported;
 
@@ -31,6 +33,12 @@ pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 const REQUEST_INTERVAL: Duration = Duration::from_millis(200);
 /// See [`REQUEST_INTERVAL`].
 const REQUEST_BURST: u32 = 100;
+
+/// Bytes of an answer with one object. etcd takes 1.5 MiB of it; JSON may spell a byte with six.
+const OBJECT_BYTES: usize = 8 << 20;
+
+/// Bytes of a list of pods, and of all that one watch tells in its two minutes.
+const LIST_BYTES: usize = 64 << 20;
 
 /// Goes round the requests of a client; one for each client.
 #[derive(Clone, Debug)]
@@ -115,10 +123,10 @@ where
     S: Service<Request<A>, Response = Response<B>>,
     S::Error: Into<BoxError>,
     S::Future: Send + 'static,
-    B: Body<Data = Bytes> + Unpin + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    type Response = Response<LimitedBody<B>>;
+    type Response = Response<UnsyncBoxBody<Bytes, BoxError>>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
@@ -137,7 +145,7 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let verb = verb(&request);
-        let (part, limit) = body_limit(&request);
+        let limit = body_limit(&request);
         let what = format!("{} {}", request.method(), request.uri().path());
         self.limiter.consume();
         let ClientLayer { metrics, signals, origin } = self.layer.clone();
@@ -161,8 +169,7 @@ where
             if let Some(pause) = answer.as_ref().ok().and_then(retry_after) {
                 signals.hold(pause);
             }
-            let limited = |body| LimitedBody::new(body, part, limit, what);
-            answer.map(|answer| answer.map(limited)).map_err(|error| explain(error, &origin))
+            answer.map(|answer| answer.map(|body| limited(body, limit, what))).map_err(|error| explain(error, &origin))
         })
     }
 }
@@ -195,13 +202,26 @@ fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
     Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
 }
 
-/// How many bytes are read of its answer, or of each line of it.
-fn body_limit<A>(request: &Request<A>) -> (Part, usize) {
-    match request.uri().path() {
-        _ if verb(request) == "watch" => (Part::Line, OBJECT_BYTES),
-        path if path.ends_with("/pods") => (Part::Body, LIST_BYTES),
-        _ => (Part::Body, OBJECT_BYTES),
-    }
+/// How many bytes are read of its answer.
+fn body_limit<A>(request: &Request<A>) -> usize {
+    let is_list = request.uri().path().ends_with("/pods") || verb(request) == "watch";
+    if is_list { LIST_BYTES } else { OBJECT_BYTES }
+}
+
+fn limited<B>(body: B, limit: usize, request: String) -> UnsyncBoxBody<Bytes, BoxError>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let explained = move |error: BoxError| {
+        if !error.is::<LengthLimitError>() {
+            return error;
+        }
+        let limit = limit >> 20;
+        let advice = "check what the API server or a proxy in front of it sends";
+        format!("{request}: the answer exceeds {limit} MiB and was dropped; {advice}").into()
+    };
+    Limited::new(body, limit).map_err(explained).boxed_unsync()
 }
 
 fn verb<A>(request: &Request<A>) -> &'static str {
@@ -217,7 +237,17 @@ fn verb<A>(request: &Request<A>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::Full;
+
     use super::*;
+
+    #[tokio::test]
+    async fn no_more_is_read_than_an_answer_may_have() {
+        let read = async |text: &'static str| limited(Full::from(text), 4, "GET /x".to_owned()).collect().await;
+        assert_eq!(read("abcd").await.unwrap().to_bytes(), "abcd");
+        let error = read("abcde").await.unwrap_err().to_string();
+        assert!(error.starts_with("GET /x: the answer exceeds 0 MiB and was dropped"), "{error}");
+    }
 
     #[test]
     fn tls_errors_name_field_and_file() {

@@ -9,7 +9,7 @@ use kube::runtime::watcher::{self, watcher};
 use kubelet_config::reported;
 
 use super::backoff::{Backoff, random_share};
-use super::limits::RateLimiter;
+use super::rate_limiter::RateLimiter;
 
 mod config_map;
 
