@@ -1,8 +1,8 @@
-//! Pauses after failures, and chance, so that nodes do not act in step.
+//! Pauses after failures.
 
 use std::time::Duration;
 
-use kubelet_config::duration;
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
 use super::client_layer::RETRY_AFTER_MAX;
@@ -16,27 +16,35 @@ const PAUSE_MAX: Duration = Duration::from_secs(15);
 /// after it fail.
 const FAILURE_FORGOTTEN: Duration = Duration::from_secs(30);
 
-/// Half of it by chance, so that nodes do not come back in step.
-pub(super) fn jittered(pause: Duration) -> Duration {
-    pause / 2 + pause.mul_f64(random_share() / 2.0)
+/// Pauses that double up to the longest, without an end. Half of each is chance, so that nodes do not come back in step.
+pub(super) fn pauses(first: Duration, longest: Duration) -> ExponentialBackoff {
+    let half = ExponentialBuilder::new().with_min_delay(first / 2).with_max_delay(longest / 2);
+    half.without_max_times().with_jitter().build()
 }
 
 /// Failures in a row, and until when to pause for them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Backoff {
     pub(super) failures: u32,
+    pauses: ExponentialBackoff,
     last: Option<Instant>,
     until: Option<Instant>,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { failures: 0, pauses: pauses(PAUSE_FIRST, PAUSE_MAX), last: None, until: None }
+    }
 }
 
 impl Backoff {
     pub(super) fn failed(&mut self, retry_after: Option<u64>) {
         self.settle();
-        let pause = duration::backoff(PAUSE_FIRST, PAUSE_MAX, self.failures);
+        let pause = self.pauses.next().unwrap_or(PAUSE_MAX);
         let asked = Duration::from_secs(retry_after.unwrap_or_default()).min(RETRY_AFTER_MAX);
         self.failures = self.failures.saturating_add(1);
         self.last = Some(Instant::now());
-        self.until = Some(Instant::now() + jittered(pause).max(asked));
+        self.until = Some(Instant::now() + pause.max(asked));
     }
 
     pub(super) fn succeeded(&mut self) {
@@ -57,11 +65,6 @@ impl Backoff {
             self.until = None;
         }
     }
-}
-
-/// From 0 to 1, with no claim to quality: nodes are not to act in step.
-pub(super) fn random_share() -> f64 {
-    f64::from(jiff::Timestamp::now().subsec_nanosecond() % 1000) / 1000.0
 }
 
 #[cfg(test)]

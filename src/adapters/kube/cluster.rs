@@ -6,7 +6,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 use super::access::{Access, Connected, KubeconfigAccess, Settings};
-use super::backoff::jittered;
 use super::outbox::Outbox;
 use super::query::{Command, Query};
 use super::search::{CredentialSearch, Refusals};
@@ -122,12 +121,11 @@ impl Task {
                 next = replacement;
                 continue;
             }
-            let pause = refusals.pause(started.elapsed());
-            if !pause.is_zero() {
+            if let Some(pause) = refusals.pause(started.elapsed()) {
                 search.log_once(format!(
                     "the API server does not accept the credentials of {origin} (401); waiting for others"
                 ));
-                let wait = search.wait_for_change(fingerprint, jittered(pause));
+                let wait = search.wait_for_change(fingerprint, pause);
                 self.without_session(wait, REFUSED).await?;
             }
         }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::ExponentialBackoff;
 use tokio::time::Instant;
 
 use super::access::{Access, Connected};
+use super::backoff::pauses;
 use super::client_layer::{ClientLayer, ClientSignals};
 use super::credentials::Fingerprint;
 use crate::adapters::metrics::Metrics;
-use kubelet_config::duration;
 
 /// How often the credential files are read while all is well; at once when a request fails. Five small files; no
 /// request leaves the node.
@@ -30,18 +31,16 @@ const REFUSAL_FORGOTTEN: Duration = Duration::from_secs(60);
 /// How long to wait with credentials that were refused: not at all at first, as a plugin may have others, and the
 /// refusal may have been the API server's own fault; then longer and longer, unless the files change.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(u32);
+pub(super) struct Refusals(Option<ExponentialBackoff>);
 
 impl Refusals {
-    pub(super) fn pause(&mut self, lasted: Duration) -> Duration {
-        if lasted >= REFUSAL_FORGOTTEN {
-            self.0 = 0;
+    /// None: at once.
+    pub(super) fn pause(&mut self, lasted: Duration) -> Option<Duration> {
+        if let Some(pauses) = self.0.as_mut().filter(|_| lasted < REFUSAL_FORGOTTEN) {
+            return pauses.next();
         }
-        self.0 = self.0.saturating_add(1);
-        match self.0 {
-            1 => Duration::ZERO,
-            count => duration::backoff(REFUSAL_PAUSE, PAUSE_MAX, count - 2),
-        }
+        self.0 = Some(pauses(REFUSAL_PAUSE, PAUSE_MAX));
+        None
     }
 }
 
@@ -62,7 +61,7 @@ impl<A: Access> CredentialSearch<A> {
 
     /// Tries until there is a client. `without` is how things stand until then.
     pub(super) async fn find(&mut self, without: &str) -> (Connected, Arc<ClientSignals>) {
-        let mut failures = 0;
+        let mut waits = pauses(RETRY_INTERVAL, PAUSE_MAX);
         loop {
             let fingerprint = self.access.fingerprint().await;
             let layer = ClientLayer::new(self.metrics.clone());
@@ -77,9 +76,9 @@ impl<A: Access> CredentialSearch<A> {
                 }
                 Err(why) => {
                     self.log_once(format!("{without} ({why}); the kubelet runs, its configuration is kept"));
-                    let changed =
-                        self.wait_for_change(fingerprint, duration::backoff(RETRY_INTERVAL, PAUSE_MAX, failures)).await;
-                    failures = if changed { 0 } else { failures.saturating_add(1) };
+                    if self.wait_for_change(fingerprint, waits.next().unwrap_or(PAUSE_MAX)).await {
+                        waits = pauses(RETRY_INTERVAL, PAUSE_MAX);
+                    }
                 }
             }
         }

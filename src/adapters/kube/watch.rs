@@ -8,7 +8,7 @@ use kube::Api;
 use kube::runtime::watcher::{self, watcher};
 use kubelet_config::reported;
 
-use super::backoff::{Backoff, random_share};
+use super::backoff::Backoff;
 use super::rate_limiter::RateLimiter;
 
 mod config_map;
@@ -57,7 +57,7 @@ where
     }
 
     fn start_stream(api: &Api<K>, name: &str) -> Events<K> {
-        let share = WATCH_SPREAD.mul_f64(random_share()).as_secs();
+        let share = WATCH_SPREAD.mul_f64(fastrand::f64()).as_secs();
         let seconds = WATCH_SECONDS + u32::try_from(share).unwrap_or_default();
         let config = watcher::Config::default().fields(&format!("metadata.name={name}")).timeout(seconds);
         watcher(api.clone(), config).boxed()

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use backon::ExponentialBackoff;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use kube::Api;
 use kube::api::GetParams;
-use kubelet_config::{duration, reported};
+use kubelet_config::reported;
 use tokio::time::Instant;
 
 use super::{ObjectWatch, WatchEvent, other};
-use crate::adapters::kube::backoff::{jittered, random_share};
+use crate::adapters::kube::backoff::pauses;
 use crate::adapters::kube::decode::fault_of;
 use crate::adapters::kube::types::ConfigMapView;
 
@@ -30,10 +31,10 @@ type PollResult = kube::Result<Option<ConfigMapView>>;
 pub(in crate::adapters::kube) struct ConfigMapWatch {
     watch: ObjectWatch<ConfigMapView>,
     mode: Mode,
-    /// How often the watch was refused.
-    refused: u32,
-    /// How often in a row it was one that cannot be.
-    invalid_in_a_row: u32,
+    /// Pauses after refusals of the watch.
+    refusals: ExponentialBackoff,
+    /// Pauses after objects that cannot be.
+    relists: ExponentialBackoff,
 }
 
 enum Mode {
@@ -65,7 +66,7 @@ struct Polling {
 impl ConfigMapWatch {
     pub(in crate::adapters::kube) fn new(api: Api<ConfigMapView>, name: &str) -> Self {
         let mode = Mode::Watching { known_version: None, relist_at: None };
-        Self { watch: ObjectWatch::new(api, name), mode, refused: 0, invalid_in_a_row: 0 }
+        Self { watch: ObjectWatch::new(api, name), mode, refusals: seldom(), relists: seldom() }
     }
 
     /// The next thing worth knowing. Cancel-safe: watch, question and pauses keep their place.
@@ -80,14 +81,14 @@ impl ConfigMapWatch {
     /// One that cannot be may have come instead of the true one, which no watch tells again while it is unchanged. Ever more
     /// seldom: it may as well be the author's, and the watch tells when it is mended.
     fn schedule_relist(&mut self, is_invalid: bool) {
-        let pause = duration::backoff(WATCH_AGAIN, WATCH_AGAIN_MAX, self.invalid_in_a_row);
+        let pause = if is_invalid { self.relists.next() } else { None };
+        if !is_invalid {
+            self.relists = seldom();
+        }
         match &mut self.mode {
             Mode::Polling(polling) if is_invalid => polling.version = None,
-            Mode::Polling(_) => self.invalid_in_a_row = 0,
-            Mode::Watching { relist_at, .. } => {
-                *relist_at = is_invalid.then(|| Instant::now() + jittered(pause));
-                self.invalid_in_a_row = if is_invalid { self.invalid_in_a_row.saturating_add(1) } else { 0 };
-            }
+            Mode::Polling(_) => {}
+            Mode::Watching { relist_at, .. } => *relist_at = pause.map(|pause| Instant::now() + pause),
         }
     }
 
@@ -120,15 +121,14 @@ impl ConfigMapWatch {
                 None
             }
             Some(WatchEvent::Failed { why, code: Some(403) }) => {
-                let pause = duration::backoff(WATCH_AGAIN, WATCH_AGAIN_MAX, self.refused);
-                self.refused = self.refused.saturating_add(1);
+                let pause = self.refusals.next().unwrap_or(WATCH_AGAIN_MAX);
                 self.mode = Mode::Polling(Polling::new(why, known_version.take(), Instant::now() + pause));
                 None
             }
             Some(event) => {
                 *known_version = None;
                 if !matches!(event, WatchEvent::Failed { .. }) {
-                    self.refused = 0;
+                    self.refusals = seldom();
                 }
                 Some(event)
             }
@@ -174,6 +174,11 @@ impl ConfigMapWatch {
     }
 }
 
+/// Pauses before the next watch.
+fn seldom() -> ExponentialBackoff {
+    pauses(WATCH_AGAIN, WATCH_AGAIN_MAX)
+}
+
 impl Polling {
     fn new(why: String, version: Option<String>, until: Instant) -> Self {
         Self { request: None, due: Instant::now(), answered: false, version, why, until }
@@ -195,7 +200,7 @@ impl Polling {
         let result = request.await;
         self.request = None;
         self.answered = true;
-        self.due = Instant::now() + POLL_INTERVAL + POLL_INTERVAL.mul_f64(random_share());
+        self.due = Instant::now() + POLL_INTERVAL + POLL_INTERVAL.mul_f64(fastrand::f64());
         match &result {
             Ok(Some(map)) => self.version.clone_from(&map.metadata.resource_version),
             Err(_) => self.version = None,
