@@ -27,6 +27,7 @@ type Sources = Family<SourceLabels, Gauge>;
 type Histograms = Family<Label, Histogram, fn() -> Histogram>;
 
 /// Of native's gauges.
+#[expect(clippy::struct_field_names, reason = "native's names")]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SourceLabels {
     node_config_source: String,
@@ -69,8 +70,9 @@ fn begun<M: Clone, C: MetricConstructor<M>>(
     family
 }
 
-fn is_counted(class: &HazardClass) -> bool {
-    class.is_refused() || *class == HazardClass::Pods
+fn counted_classes() -> impl Iterator<Item = &'static str> {
+    let is_counted = |class: &HazardClass| class.is_refused() || *class == HazardClass::Pods;
+    HazardClass::ALL.into_iter().filter(is_counted).map(HazardClass::label)
 }
 
 /// A field for each metric, with its name, its help and what it begins with.
@@ -144,7 +146,7 @@ metrics! {
         "Sources whose content ran already, taken over without a restart", PlainCounter::default();
     hazards: Counters = "kubelet_supervisor_hazards_refused",
         "Versions refused for a change that is not safe on a live node, by class of hazard",
-        begun(Family::default(), "class", HazardClass::ALL.into_iter().filter(is_counted).map(HazardClass::label));
+        begun(Family::default(), "class", counted_classes());
     held: Gauges = "kubelet_supervisor_change_held",
         "1 while an accepted change waits for this, else 0: streams, pressure, pods-lost",
         Family::default();
@@ -221,7 +223,7 @@ impl Metrics {
             Counter::HazardRefused(class) => drop(self.hazards.get_or_create(&[("class", class.label())]).inc()),
             Counter::Applied(took) => self.applied.observe(took.as_secs_f64()),
             Counter::Trial(result, took) => {
-                self.trials.get_or_create(&[("result", result.as_str())]).observe(took.as_secs_f64())
+                self.trials.get_or_create(&[("result", result.as_str())]).observe(took.as_secs_f64());
             }
         }
     }
