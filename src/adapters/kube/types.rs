@@ -4,9 +4,10 @@
 //! Not k8s-openapi's own types: they refuse a whole object for one field of an unexpected type, keep all fields in
 //! memory, and have no `configSource` and no `status.config` any more.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::Deserialize;
@@ -16,7 +17,8 @@ use serde_json::Value;
 use kubelet_config::pods::{PodSpecView, PodStatusView};
 
 /// A Node, as far as it is read.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = Node)]
 pub(crate) struct NodeView {
     /// Name, uid, resourceVersion.
     pub(crate) metadata: ObjectMeta,
@@ -53,7 +55,8 @@ pub(crate) struct NodeStatusView {
 }
 
 /// A ConfigMap without the content of its `binaryData`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = ConfigMap)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ConfigMapView {
     /// Name, uid, resourceVersion, annotations.
@@ -68,7 +71,8 @@ pub(crate) struct ConfigMapView {
 }
 
 /// A Lease.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = Lease)]
 pub(crate) struct LeaseView {
     /// Name.
     pub(crate) metadata: ObjectMeta,
@@ -78,7 +82,8 @@ pub(crate) struct LeaseView {
 }
 
 /// A Pod, as far as its place on a node goes.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = Pod)]
 pub(crate) struct PodView {
     /// Name, namespace, uid, age.
     pub(crate) metadata: ObjectMeta,
@@ -89,36 +94,3 @@ pub(crate) struct PodView {
     #[serde(default)]
     pub(crate) status: PodStatusView,
 }
-
-macro_rules! resource {
-    ($type:ty, $scope:ty, $group:literal, $kind:literal, $plural:literal) => {
-        impl Resource for $type {
-            type DynamicType = ();
-            type Scope = $scope;
-
-            fn kind((): &()) -> Cow<'_, str> {
-                $kind.into()
-            }
-            fn group((): &()) -> Cow<'_, str> {
-                $group.into()
-            }
-            fn version((): &()) -> Cow<'_, str> {
-                "v1".into()
-            }
-            fn plural((): &()) -> Cow<'_, str> {
-                $plural.into()
-            }
-            fn meta(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-        }
-    };
-}
-
-resource!(NodeView, k8s_openapi::ClusterResourceScope, "", "Node", "nodes");
-resource!(ConfigMapView, k8s_openapi::NamespaceResourceScope, "", "ConfigMap", "configmaps");
-resource!(LeaseView, k8s_openapi::NamespaceResourceScope, "coordination.k8s.io", "Lease", "leases");
-resource!(PodView, k8s_openapi::NamespaceResourceScope, "", "Pod", "pods");
