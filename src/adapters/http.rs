@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
+use backon::{ExponentialBuilder, Retryable as _};
 pub(crate) use command_queue::{CommandQueue, Outcome};
 use exposition::http::{Answer, HEADER_TIMEOUT, Readiness, response};
 use http_body_util::{BodyExt as _, Limited};
@@ -131,22 +132,18 @@ async fn command(commands: &CommandQueue, request: Request<Incoming>) -> Answer 
 /// Serves on TCP for ever. Whoever has the port may give it back: it is asked for again and again.
 pub(crate) fn serve_tcp(address: SocketAddr, endpoints: Endpoints) {
     tokio::spawn(async move {
-        let mut pause = FIRST_PAUSE;
-        let listener = loop {
-            match TcpListener::bind(address).await {
-                Ok(listener) => break listener,
-                Err(error) => {
-                    if pause == FIRST_PAUSE {
-                        tracing::warn!(
-                            "no metrics: cannot listen on {address}: {error}; it is tried again; or choose another --metrics-bind-address"
-                        );
-                    }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LAST_PAUSE);
-                }
+        let pauses =
+            ExponentialBuilder::new().with_min_delay(FIRST_PAUSE).with_max_delay(LAST_PAUSE).without_max_times();
+        let mut is_taken = false;
+        let bound = (|| TcpListener::bind(address)).retry(pauses).sleep(tokio::time::sleep).notify(|error, _| {
+            if !std::mem::replace(&mut is_taken, true) {
+                tracing::warn!(
+                    "no metrics: cannot listen on {address}: {error}; it is tried again; or choose another --metrics-bind-address"
+                );
             }
-        };
-        if pause > FIRST_PAUSE {
+        });
+        let Ok(listener) = bound.await else { return };
+        if is_taken {
             tracing::info!("metrics are served on {address}");
         }
         exposition::http::accept(listener, |stream| endpoints.serve(stream, None)).await;
