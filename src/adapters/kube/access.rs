@@ -95,7 +95,8 @@ impl KubeconfigAccess {
             let credentials = exec_credential::run(&exec).await.map_err(at)?;
             let plugin_name = format!("the credential plugin {}", exec.command.as_deref().unwrap_or_default());
             renew_at = credentials.expires.map(|expires| Instant::now() + renew_in(expires, Timestamp::now()));
-            login.set_credentials(credentials).map_err(|why| at(format!("{plugin_name}: {why}")))?;
+            let from = ["its clientCertificateData", "its clientKeyData"];
+            login.set_credentials(credentials, from).map_err(|why| at(format!("{plugin_name}: {why}")))?;
             (login.origin.key, login.origin.user) = (plugin_name.clone(), plugin_name);
         }
         // Its end is to be noticed and logged when it comes: a watch would go on beyond it.

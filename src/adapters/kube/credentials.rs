@@ -16,7 +16,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::exec_credential::{Credentials, KeyPair};
+use super::exec_credential::Credentials;
 use super::identity::{self, Identity, NO_CERTIFICATE};
 use super::proxy;
 use crate::adapters::fsx::FileId;
@@ -142,7 +142,6 @@ impl CredentialFiles {
         let (mut cluster, mut user) = self.current.clone()?;
         let server = cluster.server.as_deref().ok_or("there is no server in its cluster")?;
         let mut config = Config::new(self::server(server)?);
-        let (mut source, mut key) = (String::new(), String::new());
         let (pem, authority) = self.authorities(&cluster)?;
         config.root_cert = pem.as_deref().map(|pem| usable_roots(pem, &authority)).transpose()?;
         config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or_default();
@@ -151,20 +150,17 @@ impl CredentialFiles {
         let secret = |secret: Option<SecretString>| {
             secret.map(|secret| secret.expose_secret().to_owned()).filter(|text| !text.is_empty())
         };
-        let mut credentials = Credentials::default();
-        let mut identity = Identity::default();
-        let inline = (user.client_certificate_data.take(), secret(user.client_key_data.take()));
-        if let Some((pair, known, from)) = self.pair(inline.0.as_ref(), inline.1.as_ref())? {
-            credentials.pair = Some(pair);
-            identity = known;
-            [source, key] = from;
-        }
-        if let Some((token, from)) = self.token(secret(user.token.take()))? {
-            credentials.token = Some(token);
-            if source.is_empty() {
-                source = from;
-            }
-        }
+        let (certificate, source) = self.read_field(CERTIFICATE, user.client_certificate_data.take().as_ref())?;
+        let (private, key) = self.read_field(KEY, secret(user.client_key_data.take()).as_ref())?;
+        let pair = match (certificate, private) {
+            (Some(certificate), Some(private)) => Some((certificate, private)),
+            (None, None) => None,
+            (Some(_), None) => return Err(format!("there is a {CERTIFICATE}, but no {KEY}")),
+            (None, Some(_)) => return Err(format!("there is a {KEY}, but no {CERTIFICATE}")),
+        };
+        let (token, token_source) = self.token(secret(user.token.take()))?.unzip();
+        let source = if pair.is_some() { source } else { token_source.unwrap_or_default() };
+        let credentials = Credentials { token, pair, expires: None };
         let is_known = user.username.is_some() || credentials != Credentials::default();
         let mut exec = user.exec.take().filter(|_| !is_known);
         if user.auth_provider.take().is_some() && !is_known && exec.is_none() {
@@ -187,8 +183,9 @@ impl CredentialFiles {
         }
         (user.token_file, user.client_certificate, user.client_key) = (None, None, None);
         config.auth_info = user;
-        let mut login = Login { config, proxy_url: cluster.proxy_url, exec, identity, origin };
-        login.use_credentials(credentials)?;
+        let (user, key) = (origin.user.clone(), origin.key.clone());
+        let mut login = Login { config, proxy_url: cluster.proxy_url, exec, identity: Identity::default(), origin };
+        login.set_credentials(credentials, [&user, &key])?;
         Ok(login)
     }
 
@@ -196,29 +193,6 @@ impl CredentialFiles {
     fn authorities(&mut self, cluster: &Cluster) -> Result<(Option<Vec<u8>>, String), String> {
         let (pem, source) = self.read_field(AUTHORITY, cluster.certificate_authority_data.as_ref())?;
         Ok((pem.map(|pem| identity::pem_sections(&pem, "CERTIFICATE")), source))
-    }
-
-    /// Certificates and key, each apart, what the certificate says, and where each is from.
-    fn pair(
-        &mut self,
-        certificate: Option<&String>,
-        key: Option<&String>,
-    ) -> Result<Option<(KeyPair, Identity, [String; 2])>, String> {
-        let (certificate, source) = self.read_field(CERTIFICATE, certificate)?;
-        let (key, key_source) = self.read_field(KEY, key)?;
-        match (certificate, key) {
-            (Some(certificate), Some(key)) => {
-                let identity = identity::parse_certificate(&certificate).map_err(|why| format!("{source}: {why}"))?;
-                let key = identity::pem_sections(&key, "PRIVATE KEY");
-                if key.is_empty() {
-                    return Err(format!("{key_source}: there is no PEM private key in it"));
-                }
-                Ok(Some(((identity::pem_sections(&certificate, "CERTIFICATE"), key), identity, [source, key_source])))
-            }
-            (None, None) => Ok(None),
-            (Some(_), None) => Err(format!("there is a {CERTIFICATE}, but no {KEY}")),
-            (None, Some(_)) => Err(format!("there is a {KEY}, but no {CERTIFICATE}")),
-        }
     }
 
     /// The bearer token and where it is from. Where there is an inline one beside a file, it is for the time until the
@@ -251,32 +225,28 @@ impl CredentialFiles {
 }
 
 impl Login {
-    /// Takes over what a plugin gave.
+    /// Takes them over. `from` is what certificate and key are called.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub(super) fn set_credentials(&mut self, credentials: Credentials) -> Result<(), String> {
-        if let Some((certificate, _)) = &credentials.pair {
-            self.identity =
-                identity::parse_certificate(certificate).map_err(|why| format!("its clientCertificateData: {why}"))?;
-        }
-        self.use_credentials(credentials)
-    }
-
-    fn use_credentials(&mut self, credentials: Credentials) -> Result<(), String> {
+    /// What is wrong with them.
+    pub(super) fn set_credentials(&mut self, credentials: Credentials, from: [&str; 2]) -> Result<(), String> {
         let user = &mut self.config.auth_info;
+        if let Some((certificate, key)) = credentials.pair {
+            self.identity = identity::parse_certificate(&certificate).map_err(|why| format!("{}: {why}", from[0]))?;
+            // One file may hold both, and other sections, which kube does not take.
+            let key = identity::pem_sections(&key, "PRIVATE KEY");
+            if key.is_empty() {
+                return Err(format!("{}: there is no PEM private key in it", from[1]));
+            }
+            user.client_certificate_data = Some(base64(identity::pem_sections(&certificate, "CERTIFICATE")));
+            user.client_key_data = Some(base64(key).into());
+        }
         if let Some(token) = credentials.token {
             // What no header takes would fail every request, and say nothing of where it came from.
             if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
                 return Err("the token is empty, or holds characters that no HTTP header may".to_owned());
             }
             user.token = Some(token.into());
-        }
-        if let Some((certificate, key)) = credentials.pair {
-            // One file may hold both, and other sections, which kube does not take.
-            let [certificate, key] = [(certificate, "CERTIFICATE"), (key, "PRIVATE KEY")]
-                .map(|(pem, label)| base64(identity::pem_sections(&pem, label)));
-            (user.client_certificate_data, user.client_key_data) = (Some(certificate), Some(key.into()));
         }
         Ok(())
     }

@@ -21,16 +21,13 @@ const PLUGIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Characters of its stderr in an error.
 const MESSAGE_LIMIT: usize = 300;
 
-/// A client certificate with what else is in its chain, and its key; PEM.
-pub(crate) type KeyPair = (Vec<u8>, Vec<u8>);
-
 /// What it gave.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Credentials {
     /// A bearer token.
     pub(crate) token: Option<String>,
-    /// Certificate and key.
-    pub(crate) pair: Option<KeyPair>,
+    /// A client certificate with what else is in its chain, and its key; PEM.
+    pub(crate) pair: Option<(Vec<u8>, Vec<u8>)>,
     /// When they are to be replaced.
     pub(crate) expires: Option<Timestamp>,
 }

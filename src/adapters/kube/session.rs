@@ -9,7 +9,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::backoff::Backoff;
 use super::client_layer::ClientSignals;
-use super::outbox::{EventKey, Outbox};
+use super::outbox::{self, EventKey, Outbox};
 use super::query::{Command, Query};
 use super::types::{ConfigMapView, NodeView};
 use super::watch::{ConfigMapWatch, ObjectWatch, WatchEvent};
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
     }
 
     fn post(&self, entry: HistoryEntry) -> BoxFuture<'static, (EventKey, kube::Result<()>)> {
-        let event = EventKey::from(&entry);
+        let event = outbox::key(&entry);
         let request = requests::post_event(self.client.clone(), self.node_name.clone(), entry);
         async move { (event, request.await) }.boxed()
     }
@@ -245,8 +245,8 @@ impl<'a> Session<'a> {
             Err(_) => return backoff.failed(None),
         }
         self.outbox.remove_sent(posted);
-        if posted.number != 0 {
-            let _ = self.inputs.send(Input::Reported(posted.number));
+        if posted.0 != 0 {
+            let _ = self.inputs.send(Input::Reported(posted.0));
         }
     }
 
