@@ -121,6 +121,13 @@ pub trait Local {
     /// # Errors
     /// What cannot be read: the directory, or a file of it. The kubelet would not start.
     fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError>;
+    /// Followed files at one moment: what is read between two that are equal is whole. Empty if they are not followed.
+    ///
+    /// # Errors
+    /// Somebody has one open for writing, or others than root can change it.
+    fn snapshot(&self) -> Result<Snapshot, LocalError> {
+        Ok(Snapshot::default())
+    }
     /// The identity of the kubelet binary.
     fn kubelet_id(&self) -> KubeletId;
     /// The merge mode of ConfigMaps that say nothing.
@@ -133,6 +140,10 @@ pub trait Local {
         Ok(LocalPolicy::default())
     }
 }
+
+/// Of each file what differs once it is another, or was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot(pub Vec<[u64; 7]>);
 
 /// The node's policy, and what of the supervisor's options it is read with.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -157,6 +168,12 @@ pub enum LocalError {
         #[source]
         cause: Cause,
     },
+    /// Others than root can change it.
+    #[error("{0}")]
+    Unsafe(String),
+    /// Whoever writes it is not done.
+    #[error("{0}")]
+    Unfinished(String),
     /// No configuration is that long.
     #[error("{}: {size} bytes are not a kubelet's configuration", path.display())]
     TooLarge {

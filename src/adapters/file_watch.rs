@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use nix::sys::inotify::{AddWatchFlags, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::inotify::{CONTENT, Inotify, events};
+use super::inotify::{CONTENT, Inotify, WHOLE, events};
 use crate::machine::Input;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::rendering::DROP_IN_DEPTH;
@@ -28,6 +30,9 @@ const LINKS: usize = 40;
 /// Events of one write come together; directories that it made are watched after this long.
 const GATHER: Duration = Duration::from_millis(500);
 
+/// Without inotify the local files are looked at so often; a change counts when two looks agree.
+const POLL: Duration = Duration::from_secs(10);
+
 /// A policy is read so long after it was written: by then its writer is done.
 const SETTLE: Duration = Duration::from_millis(300);
 
@@ -40,6 +45,8 @@ struct Watch {
     /// It is told so long after the first event.
     settle: Duration,
     input: Input,
+    /// It is polled where inotify cannot be had.
+    polled: bool,
 }
 
 /// What is watched, as it is found at one moment.
@@ -59,7 +66,8 @@ pub(crate) fn store(root: &Path, inputs: UnboundedSender<Input>) {
         trees: STORE_DIRS.iter().map(|(tree, depth)| (root.join(tree), *depth)).collect(),
         files: SUPERVISOR_FILES.iter().map(|name| root.join("supervisor").join(name)).collect(),
     };
-    start(Watch { what, mask: CONTENT, settle: Duration::ZERO, input: Input::StoreTouched }, found, inputs);
+    let (settle, input) = (Duration::ZERO, Input::StoreTouched);
+    start(Watch { what, mask: CONTENT, settle, input, polled: false }, found, inputs);
 }
 
 /// Begins to watch the policy; each burst of writes is one [`Input::PolicyChanged`]. Its mode counts too.
@@ -67,13 +75,14 @@ pub(crate) fn policy(path: &Path, inputs: UnboundedSender<Input>) {
     if !path.is_absolute() {
         return;
     }
-    let mask = CONTENT.difference(AddWatchFlags::IN_MODIFY).union(AddWatchFlags::IN_ATTRIB);
-    let watch = Watch { what: path.display().to_string(), mask, settle: SETTLE, input: Input::PolicyChanged };
+    let (what, mask) = (path.display().to_string(), WHOLE.union(AddWatchFlags::IN_ATTRIB));
+    let watch = Watch { what, mask, settle: SETTLE, input: Input::PolicyChanged, polled: false };
     let path = path.to_owned();
     start(watch, move || WatchPaths { files: vec![path.clone()], ..WatchPaths::default() }, inputs);
 }
 
-/// Begins to watch the local files; each burst of writes is one [`Input::LocalFilesTouched`].
+/// Begins to watch the local files; each burst of writes is one [`Input::LocalFilesTouched`], which comes when a file was
+/// closed or renamed: a writer may pause.
 pub(crate) fn local_files(args: &KubeletArgs, inputs: UnboundedSender<Input>) {
     let absolute = |flag| args.last(flag).and_then(|path| std::path::absolute(path).ok());
     let (config, drop_ins) = (absolute("config"), absolute("config-dir"));
@@ -93,11 +102,25 @@ pub(crate) fn local_files(args: &KubeletArgs, inputs: UnboundedSender<Input>) {
         }
         watched
     };
-    let (what, settle) = (named.join(" and "), Duration::ZERO);
-    start(Watch { what, mask: CONTENT, settle, input: Input::LocalFilesTouched }, found, inputs);
+    let (what, settle, input) = (named.join(" and "), Duration::ZERO, Input::LocalFilesTouched);
+    start(Watch { what, mask: WHOLE, settle, input, polled: true }, found, inputs);
 }
 
 impl WatchPaths {
+    /// Of all that is there; a directory's changes with the names in it.
+    fn fingerprints(&self) -> Vec<[u64; 7]> {
+        fn add(path: &Path, depth: u32, found: &mut Vec<[u64; 7]>) {
+            found.extend(std::fs::metadata(path).ok().as_ref().map(fingerprint));
+            for entry in std::fs::read_dir(path).into_iter().flatten().filter_map(Result::ok).filter(|_| depth > 0) {
+                add(&entry.path(), depth - 1, found);
+            }
+        }
+        let mut found = Vec::new();
+        self.files.iter().for_each(|file| add(file, 0, &mut found));
+        self.trees.iter().for_each(|(tree, depth)| add(tree, depth + 1, &mut found));
+        found
+    }
+
     /// The file, each link on the way to it, and what that leads to.
     fn add_file(&mut self, path: &Path) {
         let mut path = path.to_owned();
@@ -127,12 +150,54 @@ impl WatchPaths {
 fn start(watch: Watch, found: impl Fn() -> WatchPaths + Send + Sync + 'static, inputs: UnboundedSender<Input>) {
     match Inotify::open() {
         Ok(inotify) => drop(tokio::spawn(run(inotify, watch, Arc::new(found), inputs))),
-        Err(error) => warn(&watch.what, &format!("inotify: {error}")),
+        Err(error) => {
+            watch.warn(&format!("inotify: {error}"));
+            if watch.polled {
+                tokio::spawn(poll(watch.input, Arc::new(found), inputs));
+            }
+        }
     }
 }
 
-fn warn(what: &str, why: &str) {
-    tracing::warn!("changes of {what} by others may be seen at starts of the kubelet alone: {why}");
+impl Watch {
+    fn warn(&self, why: &str) {
+        let what = &self.what;
+        if self.polled {
+            let seconds = POLL.as_secs();
+            tracing::warn!("{what} cannot be watched, and is looked at every {seconds} s: {why}");
+        } else {
+            tracing::warn!("changes of {what} by others may be seen at starts of the kubelet alone: {why}");
+        }
+    }
+}
+
+/// What differs once a file is another, or was written.
+pub(super) fn fingerprint(found: &Metadata) -> [u64; 7] {
+    let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()].map(i64::cast_unsigned);
+    let [modified, nanos, changed, changed_nanos] = times;
+    [found.dev(), found.ino(), found.size(), modified, nanos, changed, changed_nanos]
+}
+
+/// Until the supervisor starts anew.
+async fn poll(
+    input: Input,
+    found: Arc<impl Fn() -> WatchPaths + Send + Sync + 'static>,
+    inputs: UnboundedSender<Input>,
+) {
+    let (mut before, mut known) = (None, None);
+    loop {
+        let find = found.clone();
+        let Ok(now) = tokio::task::spawn_blocking(move || find().fingerprints()).await else { return };
+        let now = Some(now);
+        if now == before && now != known {
+            known.clone_from(&now);
+            if inputs.send(input.clone()).is_err() {
+                return;
+            }
+        }
+        before = now;
+        tokio::time::sleep(POLL).await;
+    }
 }
 
 /// Names that count, by directory; none: all do.
@@ -140,32 +205,36 @@ type RelevantNames = HashMap<WatchDescriptor, Option<Vec<OsString>>>;
 
 async fn run(
     inotify: AsyncFd<Arc<Inotify>>,
-    Watch { what, mask, settle, input }: Watch,
+    watch: Watch,
     found: Arc<impl Fn() -> WatchPaths + Send + Sync + 'static>,
     inputs: UnboundedSender<Input>,
 ) {
     let (mut last_logged, mut before) = (None, RelevantNames::new());
+    let Watch { mask, settle, .. } = watch;
     loop {
         // What is written meanwhile is an event of the watches before these, or of these.
         let (instance, find) = (inotify.get_ref().clone(), found.clone());
-        let watched = tokio::task::spawn_blocking(move || watch(&instance, mask, &find())).await;
+        let watched = tokio::task::spawn_blocking(move || watch_all(&instance, mask, &find())).await;
         let Ok((names, failed)) = watched else { return };
         // Such as the directory above one that was not there.
         before.keys().filter(|wd| !names.contains_key(wd)).for_each(|wd| inotify.get_ref().forget(*wd));
         if failed != last_logged {
             if let Some(why) = &failed {
-                warn(&what, why);
+                watch.warn(why);
+            }
+            if watch.polled && failed.is_some() {
+                return poll(watch.input, found, inputs).await;
             }
             last_logged = failed;
         }
         loop {
-            let seen = events(Some(&inotify)).await;
+            let seen = events(&inotify).await;
             if seen.iter().any(|event| is_relevant(&names, event.wd, event.name.as_deref())) {
                 break;
             }
         }
         tokio::time::sleep(settle).await;
-        if inputs.send(input.clone()).is_err() {
+        if inputs.send(watch.input.clone()).is_err() {
             return;
         }
         tokio::time::sleep(GATHER).await;
@@ -180,7 +249,7 @@ fn is_relevant(relevant: &RelevantNames, wd: WatchDescriptor, name: Option<&OsSt
 }
 
 /// Watches all directories; gives what counts in them, and why one could not be watched.
-fn watch(inotify: &Inotify, mask: AddWatchFlags, watched: &WatchPaths) -> (RelevantNames, Option<String>) {
+fn watch_all(inotify: &Inotify, mask: AddWatchFlags, watched: &WatchPaths) -> (RelevantNames, Option<String>) {
     let (mut counts, mut failed) = (RelevantNames::new(), None);
     let mut watch_dir = |dir: &Path| {
         inotify.watch(dir, mask).unwrap_or_else(|error| {

@@ -21,6 +21,9 @@ pub(crate) const CONTENT: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
     .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_ONLYDIR);
 
+/// The same, as far as a file is whole then: not while it is being written.
+pub(crate) const WHOLE: AddWatchFlags = CONTENT.difference(AddWatchFlags::IN_MODIFY);
+
 /// An instance. nix's has no raw descriptor, which [`AsyncFd`] wants.
 #[derive(Debug)]
 pub(crate) struct Inotify(nix::sys::inotify::Inotify);
@@ -62,9 +65,8 @@ pub(crate) fn register<T: AsRawFd>(descriptor: T, interest: Interest) -> io::Res
     AsyncFd::with_interest(descriptor, interest)
 }
 
-/// Waits for events; without an instance, for ever. Cancel-safe: what was not read stays in the kernel's queue.
-pub(crate) async fn events(inotify: Option<&AsyncFd<Arc<Inotify>>>) -> Vec<InotifyEvent> {
-    let Some(inotify) = inotify else { return std::future::pending().await };
+/// Waits for events. Cancel-safe: what was not read stays in the kernel's queue.
+pub(crate) async fn events(inotify: &AsyncFd<Arc<Inotify>>) -> Vec<InotifyEvent> {
     loop {
         let Ok(mut ready) = inotify.readable().await else { return std::future::pending().await };
         match inotify.get_ref().0.read_events() {

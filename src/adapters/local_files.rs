@@ -3,21 +3,25 @@
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use super::fsx::FileId;
-use super::policy::PolicyFile;
 use nix::fcntl::OFlag;
 
+use super::file_watch::fingerprint;
+use super::fsx::FileId;
+use super::ownership;
+use super::policy::PolicyFile;
+
 use crate::machine::model::KubeletId;
-use crate::ports::{self, LocalError, LocalPolicy};
+use crate::ports::{self, LocalError, LocalPolicy, Snapshot};
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::rendering::{DROP_IN_DEPTH, DropIn};
 use kubelet_config::source::Merge;
 use kubelet_config::yaml;
 
 pub(crate) mod source;
+mod writers;
 
 /// Reads them when asked: kubeadm rewrites them under our feet.
 #[derive(Clone, Debug)]
@@ -30,11 +34,29 @@ pub struct LocalFiles {
     pub merge: Merge,
     /// The node's policy.
     pub policy: PolicyFile,
+    /// `--follow-local`.
+    pub followed: bool,
+}
+
+impl LocalFiles {
+    fn config_path(&self) -> Option<&Path> {
+        self.args.last("config").map(Path::new)
+    }
+
+    /// In the kubelet's order.
+    fn drop_in_paths(&self) -> Result<Vec<PathBuf>, LocalError> {
+        let Some(dir) = self.args.last("config-dir").map(Path::new) else { return Ok(Vec::new()) };
+        let mut files = Vec::new();
+        let kind = std::fs::symlink_metadata(dir).map_err(|error| disk(dir, error))?;
+        collect_drop_ins(dir, kind.is_dir(), &mut files, 0)?;
+        files.sort(); // name by name on the way, as filepath.WalkDir goes (server.go, v1.36)
+        Ok(files)
+    }
 }
 
 impl ports::Local for LocalFiles {
     fn config(&self) -> Result<Option<(String, String)>, LocalError> {
-        let Some(path) = self.args.last("config").map(Path::new) else { return Ok(None) };
+        let Some(path) = self.config_path() else { return Ok(None) };
         let path = std::path::absolute(path).map_err(|error| disk(path, error))?;
         let text = read(&path)?;
         let dir = path.parent().unwrap_or(Path::new("/")).display().to_string();
@@ -42,12 +64,29 @@ impl ports::Local for LocalFiles {
     }
 
     fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError> {
-        let Some(dir) = self.args.last("config-dir").map(Path::new) else { return Ok(Vec::new()) };
-        let mut files = Vec::new();
-        let kind = std::fs::symlink_metadata(dir).map_err(|error| disk(dir, error))?;
-        collect_drop_ins(dir, kind.is_dir(), &mut files, 0)?;
-        files.sort(); // name by name on the way, as filepath.WalkDir goes (server.go, v1.36)
+        let files = self.drop_in_paths()?;
         files.iter().map(|path| Ok(DropIn { text: read(path)?, path: path.display().to_string() })).collect()
+    }
+
+    fn snapshot(&self) -> Result<Snapshot, LocalError> {
+        if !self.followed {
+            return Ok(Snapshot::default());
+        }
+        let mut files = self.drop_in_paths()?;
+        files.extend(self.config_path().map(Path::to_owned));
+        let dir = self.args.last("config-dir").map(PathBuf::from);
+        for path in files.iter().chain(&dir) {
+            ownership::check(path).map_err(|error| LocalError::Unsafe(error.to_string()))?;
+        }
+        let states = files.iter().map(|path| {
+            let found = std::fs::metadata(path).map_err(|error| disk(path, error))?;
+            Ok(fingerprint(&found))
+        });
+        let states = states.collect::<Result<_, _>>()?;
+        match writers::written(&files) {
+            Some(path) => Err(LocalError::Unfinished(format!("{} is being written", path.display()))),
+            None => Ok(Snapshot(states)),
+        }
     }
 
     fn kubelet_id(&self) -> KubeletId {

@@ -61,7 +61,7 @@ impl PolicyOption {
 
 pub(super) fn local_files(program: PathBuf, args: &KubeletArgs, merge: Merge, policy: PathBuf) -> LocalFiles {
     let policy = PolicyFile { path: policy, ..PolicyFile::default() };
-    LocalFiles { program, args: args.clone(), merge, policy }
+    LocalFiles { program, args: args.clone(), merge, policy, followed: false }
 }
 
 /// A message for the user and an exit code.

@@ -3,6 +3,7 @@
 use crate::machine::model::RenderError;
 use crate::ports::{Checkpoint, Local, LocalPolicy};
 use kubelet_config::flags::{FlagOverrides, KEY_SUFFIX, KubeletArgs};
+use kubelet_config::local_files;
 use kubelet_config::rendering::{self, Configuration, RenderFault, RenderInput, Text};
 use kubelet_config::source::{Merge, Source};
 
@@ -17,7 +18,8 @@ pub struct Payload<'a> {
     pub policy: &'a Result<LocalPolicy, String>,
 }
 
-/// Renders a checkpoint, or the local configuration. Path fields that name a key of the payload point below `configs`, where
+/// Renders a checkpoint, or the local configuration. A checkpoint of the local files has all of them, and the files as they
+/// are now have no say. Path fields that name a key of the payload point below `configs`, where
 /// configurations lie by their digest; without it, into the checkpoint's directory.
 ///
 /// # Errors
@@ -28,8 +30,10 @@ pub fn configuration(
     args: &KubeletArgs,
     local: &dyn Local,
 ) -> Result<Configuration, RenderError> {
-    let drop_ins = local
-        .drop_ins()
+    let followed = given.filter(|given| given.source.is_local_files());
+    let drop_ins =
+        followed.map_or_else(|| local.drop_ins(), |given| Ok(local_files::drop_ins(&given.checkpoint.files)));
+    let drop_ins = drop_ins
         .map_err(|error| RenderError::Internal(format!("the kubelet's own --config-dir cannot be used: {error}")))?;
     let mut merge = local.default_merge();
     let (mut payload, mut overrides) = (None, FlagOverrides::default());
@@ -48,7 +52,7 @@ pub fn configuration(
         let (keys, drop_ins, overrides) = (&keys, &drop_ins, &overrides);
         rendering::render(&RenderInput { payload, local, merge, keys, configs, drop_ins, args, overrides })
     };
-    let local_file = local.config();
+    let local_file = if followed.is_some() { Ok(None) } else { local.config() };
     let fault = match &local_file {
         Ok(local_file) => match with(local_file.as_ref()) {
             Ok(out) => return Ok(out),

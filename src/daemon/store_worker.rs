@@ -12,7 +12,7 @@ use crate::machine::Input;
 use crate::machine::history::HistoryEntry;
 use crate::machine::model::{Damage, LoadTarget, RenderError, Rendered, Verification};
 use crate::machine::records::{Stored, Version};
-use crate::ports::{Checkpoint, Local, Store, StoreError, StoreRequest};
+use crate::ports::{Checkpoint, Local, LocalError, Store, StoreError, StoreRequest};
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy::Admission;
@@ -165,7 +165,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             LoadTarget::DryRun(source) => {
                 let (out, annotations, admission) = match source {
                     Some(source) => self.configuration(self.store.open(source)?, source)?,
-                    None => self.local_configuration()?,
+                    None => self.whole(|| self.local_configuration())?,
                 };
                 if let Some(why) = out.drop_ins.iter().find_map(DropIn::fault) {
                     return Err(RenderError::Load(why));
@@ -177,6 +177,17 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 Err(error) => self.render(source, Some(digest)).map_err(|_| error),
             },
         }
+    }
+
+    /// What is rendered of followed local files: of none that is half written, or that others than root can change.
+    fn whole<T>(&self, read: impl FnOnce() -> Result<T, RenderError>) -> Result<T, RenderError> {
+        let internal = |error: LocalError| RenderError::Internal(error.to_string());
+        let before = self.local.snapshot().map_err(internal)?;
+        let found = read()?;
+        if self.local.snapshot().map_err(internal)? == before {
+            return Ok(found);
+        }
+        Err(RenderError::Internal("the local files change while they are read".to_owned()))
     }
 
     fn local_configuration(&self) -> Result<(Configuration, ConfigAnnotations, Admission), RenderError> {
@@ -193,7 +204,9 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let policy = Policy::read(&self.local);
         let signed = policy.signed_unread(&checkpoint, source, self.local.default_merge())?;
         let configs = self.store.configs_dir().display().to_string();
-        let out = configuration(Some(policy.payload(&checkpoint, source)), Some(&configs), &self.args, &self.local)?;
+        let payload = policy.payload(&checkpoint, source);
+        let render = || configuration(Some(payload), Some(&configs), &self.args, &self.local);
+        let out = if source.is_local_files() { render()? } else { self.whole(render)? };
         let judged = (&out.effective, &out.overrides);
         let admission = policy.admission(Some(source), judged, Ok(signed), &self.args, &self.local);
         Ok((out, policy.limited(checkpoint.annotations), admission))

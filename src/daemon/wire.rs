@@ -237,6 +237,7 @@ fn local_files(settings: &Settings) -> LocalFiles {
         args: settings.args.clone(),
         merge: settings.merge,
         policy: policy_file(settings),
+        followed: settings.machine.follow_local,
     }
 }
 

@@ -99,6 +99,8 @@ fn adapters_do_not_know_each_other() {
         ("file_watch", "inotify"),           // changes of files
         ("clock", "inotify"),                // a descriptor that tokio waits for
         ("local_files", "policy"),           // one of them
+        ("local_files", "ownership"),        // followed, they are root's alone
+        ("local_files", "file_watch"),       // what tells one state of a file from another
         ("policy", "ownership"),             // root's alone
         ("systemctl", "process"),            // systemctl again
         ("systemctl", "fsx"),                // a drop-in is a durable file

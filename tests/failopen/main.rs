@@ -198,6 +198,7 @@ fn local_files(kubelet: &Installed, args: &KubeletArgs) -> LocalFiles {
         args: args.clone(),
         merge: Merge::Replace,
         policy: PolicyFile::default(),
+        followed: false,
     }
 }
 

@@ -11,7 +11,8 @@ use crate::source::{ConfigAnnotations, ConfigMapRef, LOCAL_FILES, Payload};
 /// Digits of the version: 64 bits tell apart whatever one node will ever hold, and can be typed.
 const VERSION_DIGITS: usize = 16;
 
-/// The `--config` file as a payload. The drop-ins are in it to tell versions apart; what is rendered has them anyway.
+/// The `--config` file and the drop-ins as a payload: all that a version of them is rendered from, whatever becomes of the
+/// files.
 #[must_use]
 pub fn payload(config: Text<'_>, drop_ins: &[DropIn]) -> Payload {
     let ConfigMapRef { namespace, name, kubelet_config_key } = ConfigMapRef::local_files();
@@ -26,6 +27,13 @@ pub fn payload(config: Text<'_>, drop_ins: &[DropIn]) -> Payload {
         binary_keys: BTreeSet::new(),
         annotations: ConfigAnnotations { merge: Some("replace".to_owned()), ..ConfigAnnotations::default() },
     }
+}
+
+/// The drop-ins of a payload, in their order.
+#[must_use]
+pub fn drop_ins(data: &BTreeMap<String, String>) -> Vec<DropIn> {
+    let numbered = data.iter().filter_map(|(name, text)| Some((name.split_once('-')?.1, text)));
+    numbered.map(|(name, text)| DropIn { path: name.to_owned(), text: text.clone() }).collect()
 }
 
 /// The same files are the same version, whenever they are read.
@@ -56,7 +64,7 @@ mod tests {
         assert_eq!(payload(config("maxPods: 1 # few\n"), &[]), one);
         let others = [payload(config("maxPods: 2\n"), &[]), payload(config("maxPods: 1 # few\n"), &[drop_in("a: 1")])];
         assert!(others.iter().all(|other| other.resource_version != one.resource_version));
-        assert_eq!(others[1].data["0000-10_a.conf"], "a: 1");
+        assert_eq!(drop_ins(&others[1].data), [DropIn { path: "10_a.conf".to_owned(), text: "a: 1".to_owned() }]);
         // A checkpoint lies elsewhere, and what the file names does not.
         let relative = payload(config("{authentication: {x509: {clientCAFile: ./pki/ca.crt}}}"), &[]);
         assert!(relative.data["kubelet"].contains("/etc/kubernetes/pki/ca.crt"), "{:?}", relative.data);

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -11,10 +12,19 @@ use super::LocalFiles;
 use crate::machine::history::HistoryEntry;
 use crate::machine::{Input, Ticket};
 use crate::ports::{self, Local as _, LocalError};
+use kubelet_config::duration::backoff;
 use kubelet_config::local_files;
 use kubelet_config::rendering::Text;
 use kubelet_config::source::{ConfigMapRef, Payload};
 use kubelet_config::status::NodeConfigStatus;
+
+/// Files that are being written, or that others can change, are looked at again after this long, and then after up to
+/// [`AGAIN_MAX`].
+const AGAIN: Duration = Duration::from_millis(500);
+const AGAIN_MAX: Duration = Duration::from_secs(10);
+
+/// Looks at files that are being written before the journal says so.
+const PATIENCE: u32 = 4;
 
 pub(crate) struct LocalSource {
     files: LocalFiles,
@@ -35,25 +45,47 @@ impl LocalSource {
         Self { files, inputs, cluster, asked: Arc::default() }
     }
 
-    /// Reads them on the blocking pool: a disk may stall.
+    /// Reads them on the blocking pool, as a disk may stall, and once they are whole.
     fn send(&self, number: u64) {
         let (files, inputs, asked) = (self.files.clone(), self.inputs.clone(), self.asked.clone());
-        drop(tokio::task::spawn_blocking(move || {
-            let input = match payload(&files) {
-                Ok(payload) => Input::ConfigMap(Arc::new(payload)),
-                Err(error) => Input::ConfigMapFailed { why: error.to_string(), definite: true },
-            };
-            if asked.load(Ordering::SeqCst) == number {
-                let _ = inputs.send(input);
+        tokio::spawn(async move {
+            let mut told = String::new();
+            for looks in 0.. {
+                let files = files.clone();
+                let Ok(found) = tokio::task::spawn_blocking(move || payload(&files)).await else { return };
+                if asked.load(Ordering::SeqCst) != number {
+                    return;
+                }
+                match found {
+                    Ok(payload) => return drop(inputs.send(Input::ConfigMap(Arc::new(payload)))),
+                    Err(LocalError::Unfinished(why)) if looks == PATIENCE => {
+                        tracing::info!("{why}; it is taken up when that has ended");
+                    }
+                    Err(LocalError::Unfinished(_)) => {}
+                    Err(LocalError::Unsafe(why)) => {
+                        if why != told {
+                            told.clone_from(&why);
+                            drop(inputs.send(Input::ConfigMapFailed { why, definite: true }));
+                        }
+                    }
+                    Err(error) => {
+                        return drop(inputs.send(Input::ConfigMapFailed { why: error.to_string(), definite: true }));
+                    }
+                }
+                tokio::time::sleep(backoff(AGAIN, AGAIN_MAX, looks)).await;
             }
-        }));
+        });
     }
 }
 
-/// The `--config` file as a payload. Each state of it and of the drop-ins is a version.
+/// Each state of them is a version.
 fn payload(files: &LocalFiles) -> Result<Payload, LocalError> {
+    let before = files.snapshot()?;
     let drop_ins = files.drop_ins()?;
     let (text, dir) = files.config()?.unwrap_or_default();
+    if files.snapshot()? != before {
+        return Err(LocalError::Unfinished(format!("{dir}: the local files change while they are read")));
+    }
     Ok(local_files::payload(Text { text: &text, dir: &dir }, &drop_ins))
 }
 

@@ -1,0 +1,66 @@
+//! Files that somebody has open for writing. /proc knows, however long ago they were opened and whether or not anything is
+//! written. What happens in another PID namespace above ours, or on another machine, it does not know.
+
+use std::ffi::OsString;
+use std::fs::{metadata, read_dir, read_link, read_to_string};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// The access modes of open(2) but O_RDONLY.
+const WRITES: u32 = 0o3;
+
+/// The first of these files that a process has open for writing.
+pub(super) fn written(files: &[PathBuf]) -> Option<&Path> {
+    let known: Vec<(OsString, (u64, u64), &Path)> = files
+        .iter()
+        .filter_map(|path| Some((path.canonicalize().ok()?.file_name()?.to_owned(), identity(path)?, path.as_path())))
+        .collect();
+    let entries = |dir: &Path| read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    let processes = entries(Path::new("/proc")).map(|entry| entry.path()).filter(|path| path.join("fd").exists());
+    processes.flat_map(|process| entries(&process.join("fd")).map(move |fd| (process.clone(), fd))).find_map(
+        |(process, fd)| {
+            // By their names first: to look at any other file may block, where its disk does.
+            let target = read_link(fd.path()).ok()?;
+            let named = known.iter().filter(|(name, ..)| Some(name.as_os_str()) == target.file_name());
+            let found = named.into_iter().find(|(_, file, _)| identity(&fd.path()) == Some(*file))?;
+            let info = read_to_string(process.join("fdinfo").join(fd.file_name())).ok()?;
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+            let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
+            (flags & WRITES != 0).then_some(found.2)
+        },
+    )
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File, OpenOptions};
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_being_written_as_long_as_somebody_has_it_open_for_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = [dir.path().join("a"), dir.path().join("link")];
+        fs::write(dir.path().join("b"), "x").unwrap();
+        fs::write(&files[0], "x").unwrap();
+        std::os::unix::fs::symlink("b", &files[1]).unwrap();
+        assert_eq!(written(&files), None);
+        let reader = File::open(&files[0]).unwrap();
+        assert_eq!(written(&files), None, "a reader is no harm");
+        for (path, options) in [(0, OpenOptions::new().append(true)), (1, OpenOptions::new().read(true).write(true))] {
+            let writer = options.open(&files[path]).unwrap();
+            assert_eq!(written(&files), Some(files[path].as_path()));
+            drop(writer);
+            assert_eq!(written(&files), None);
+        }
+        // One of the same name elsewhere is another file.
+        fs::create_dir(dir.path().join("c")).unwrap();
+        let _other = File::create(dir.path().join("c/a")).unwrap();
+        assert_eq!(written(&files), None);
+        drop(reader);
+    }
+}
