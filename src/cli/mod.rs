@@ -80,6 +80,8 @@ Examples:
     Thaw(operate::Plain),
     /// Confirm the configuration that waits for it (--confirm-within): it is not rolled back.
     Confirm(operate::Confirm),
+    /// Accept a hazard for which the local files, as they are, are refused (--follow-local).
+    Acknowledge(operate::Acknowledge),
     /// Put the supervisor between systemd and the kubelet of this node; restarts nothing.
     #[command(after_help = "\
 Examples:
@@ -128,6 +130,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Freeze(options) => options.run(&Command::Freeze),
         Verb::Thaw(options) => options.run(&Command::Thaw),
         Verb::Confirm(options) => options.run(),
+        Verb::Acknowledge(options) => options.run(),
         Verb::Enable(options) => options.run(),
         Verb::Policy(options) => policy::run(&options),
         Verb::Disable(options) => options.run(),

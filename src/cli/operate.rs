@@ -14,6 +14,7 @@ use crate::machine;
 use crate::machine::command::{Command, Target};
 use crate::ports::Clock as _;
 use kubelet_config::duration::GoDuration;
+use kubelet_config::hazard::HazardClass;
 
 #[derive(Debug, Args)]
 pub(super) struct Plain {
@@ -70,6 +71,20 @@ impl Confirm {
     pub(super) fn run(&self) -> Result<u8, Failure> {
         let extend_seconds = self.extend.map(|extend| extend.0.as_secs().max(1));
         operate(&self.store, &Command::Confirm { extend_seconds })
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Acknowledge {
+    /// The class of hazards for which the local files are refused; `status` names it.
+    class: HazardClass,
+    #[command(flatten)]
+    store: StoreDir,
+}
+
+impl Acknowledge {
+    pub(super) fn run(&self) -> Result<u8, Failure> {
+        operate(&self.store, &Command::Acknowledge { class: self.class })
     }
 }
 

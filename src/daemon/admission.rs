@@ -26,7 +26,7 @@ impl Policy {
         self.0.as_ref().ok()?.policy.as_ref()
     }
 
-    /// What it says of the local files: nothing but that it is there.
+    /// What it says of the local files: that it is there, and what an operator may acknowledge.
     pub(crate) fn of_local(&self) -> Admission {
         let policy = match &self.0 {
             Err(why) => PolicyState::Unreadable(why.clone()),
@@ -34,7 +34,8 @@ impl Policy {
             Ok(LocalPolicy { policy: None, .. }) => PolicyState::Absent,
             Ok(_) => PolicyState::InForce,
         };
-        Admission { policy, ..Admission::default() }
+        let acknowledgeable = self.in_force().and_then(NodePolicy::acknowledgeable);
+        Admission { policy, acknowledgeable, ..Admission::default() }
     }
 
     /// The signature beside a payload, verified; what has none need not be signed.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use kubelet_config::hazard::HazardClass;
 use serde::{Deserialize, Serialize};
 
 /// A configuration to go to.
@@ -77,5 +78,10 @@ pub enum Command {
     Confirm {
         /// Only move the deadline: so many seconds from now.
         extend_seconds: Option<u64>,
+    },
+    /// Accept hazards of this class for the local files as they are.
+    Acknowledge {
+        /// What they are refused for.
+        class: HazardClass,
     },
 }

@@ -4,6 +4,7 @@
 use super::model::{LocalFilesDifference, Moment};
 use super::question::Asked;
 use super::records::Version;
+use kubelet_config::policy::Admission;
 
 mod step;
 
@@ -19,6 +20,9 @@ pub(super) struct LocalFiles {
     compared_version: Option<Version>,
     /// It is told once.
     difference: Option<LocalFilesDifference>,
+    /// What the node's policy said of them last.
+    #[serde(skip)]
+    admission: Admission,
 }
 
 impl LocalFiles {

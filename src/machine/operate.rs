@@ -58,6 +58,13 @@ impl State {
         let mut after = self.records().clone();
         let (reason, answer) = match command {
             Command::Retry => (EventReason::Retried, retry(&mut after)?),
+            Command::Acknowledge { class } => {
+                let answer = self.acknowledge(&mut after, *class)?;
+                if let Some(version) = after.assigned.clone() {
+                    forget(&mut after, &version);
+                }
+                (EventReason::Retried, answer)
+            }
             Command::Rollback { to } | Command::Pin { to: Some(to) } => {
                 (EventReason::Pinned, self.pin(&mut after, to)?)
             }

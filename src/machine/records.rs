@@ -11,6 +11,7 @@ use super::limits;
 use super::model::{ConfigError, KubeletId, LoadTarget, Moment};
 use kubelet_config::digest::Digest;
 use kubelet_config::duration;
+use kubelet_config::hazard::HazardClass;
 use kubelet_config::policy::Signed;
 use kubelet_config::source::Source;
 use kubelet_config::status;
@@ -92,6 +93,9 @@ pub struct Records {
     /// The highest sequence that was proven of each pool, of signed versions.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sequences: BTreeMap<String, u64>,
+    /// Hazards of the local files, and what an operator accepted of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_hazards: Option<LocalHazards>,
 }
 
 impl Records {
@@ -355,6 +359,20 @@ impl TryFrom<String> for BadReason {
         // A later supervisor may know more of them.
         Ok(Self::Failed(failure.unwrap_or(Failure::Operator)))
     }
+}
+
+/// Hazards of one content of the local files, which have no annotation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LocalHazards {
+    /// The version that was refused.
+    pub source: Source,
+    /// Its content, for which alone the acknowledgement counts.
+    pub digest: Digest,
+    /// What it is refused for.
+    pub refused: BTreeSet<HazardClass>,
+    /// What an operator accepted.
+    pub acknowledged: BTreeSet<HazardClass>,
 }
 
 /// An operator's hold on what runs.

@@ -1,11 +1,13 @@
 //! The local files change while a kubelet runs.
 
 use kubelet_config::assignment::Assignment;
-use kubelet_config::source::ConfigMapRef;
+use kubelet_config::hazard::HazardClass;
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef};
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::model::LoadTarget;
 use kubelet_supervisor::machine::{Effect, Input, Settings};
 use kubelet_supervisor::ports::StoreRequest;
+use serde_json::{Value, json};
 use testkit::node::Node;
 
 fn edit(node: &mut Node, text: &str) {
@@ -205,13 +207,7 @@ fn followed_it_is_what_is_assigned_where_nothing_else_is() {
 /// Its own files earn the title first: until then they are what a failed candidate would go back to.
 #[test]
 fn followed_it_waits_until_there_is_something_to_go_back_to() {
-    let settings =
-        Settings { follow_local: true, default_source: Some(ConfigMapRef::local_files()), ..Settings::default() };
-    let mut node = Node::with(settings);
-    for version in ["local-files", "local-files@2"] {
-        node.define_overlay(version);
-        node.same_content.insert(version.to_owned(), "local".to_owned());
-    }
+    let mut node = following_itself();
     node.step(Input::Node(Assignment::Local));
     node.edit("local-files", "1");
     node.pass(60);
@@ -221,6 +217,91 @@ fn followed_it_waits_until_there_is_something_to_go_back_to() {
     assert_eq!((node.running(), node.starts.len()), (Some(""), 1), "{:?}", node.events());
     node.pass(700);
     assert_eq!((node.running(), node.starts.len()), (Some("local+2"), 2), "{:?}", node.events());
+}
+
+fn following_itself() -> Node {
+    let settings =
+        Settings { follow_local: true, default_source: Some(ConfigMapRef::local_files()), ..Settings::default() };
+    let mut node = Node::with(settings);
+    for version in ["local-files", "local-files@2", "local-files@3"] {
+        node.define_overlay(version);
+        node.same_content.insert(version.to_owned(), "local".to_owned());
+    }
+    node
+}
+
+/// The supervisor dies, and the kubelet too, before the first version is proven and while it is edited.
+#[test]
+fn what_was_first_seen_is_gone_back_to_from_the_first_edit() {
+    let mut node = following_itself();
+    node.step(Input::Node(Assignment::Local));
+    node.edit("local-files", "1");
+    node.pass(60);
+    assert_eq!(node.disk().assigned.clone().unwrap().digest.unwrap().0, "local", "its bytes are kept");
+    node.store.local = "2".to_owned();
+    node.exit(1);
+    node.pass(30);
+    assert_eq!(node.running(), Some("local"), "{:?}", node.events());
+    node.step(Input::LocalFilesTouched);
+    node.edit("local-files", "2");
+    node.pass(400);
+    assert_eq!(node.running(), Some("local"), "it is not proven yet: {:?}", node.events());
+    node.ready_after = None; // what comes next is fatal
+    node.until_start(600).unwrap();
+    assert_eq!(node.running(), Some("local+2"), "{:?}", node.events());
+    node.pass(130);
+    node.ready_after = Some(1);
+    node.pass(60);
+    assert_eq!(node.running(), Some("local"), "{:?}", node.events());
+    assert_eq!(node.disk().last_known_good.clone().unwrap().digest.unwrap().0, "local");
+}
+
+/// Nobody knows the bytes that the kubelet was started with.
+#[test]
+fn an_edit_that_nobody_saw_begin_waits_for_a_restart() {
+    let mut node = following_itself();
+    node.pass(60);
+    node.store.local = "2".to_owned();
+    node.step(Input::Node(Assignment::Local));
+    node.edit("local-files", "2");
+    node.pass(1000);
+    assert_eq!((node.starts.len(), node.running()), (1, Some("")), "{:?}", node.events());
+    let told = node.state.sync_error().map(|(_, why)| why.to_owned()).unwrap_or_default();
+    assert!(told.contains("taken up once the kubelet was restarted"), "{told}");
+    node.exit(1);
+    node.pass(1500);
+    let proven = node.disk().last_known_good.clone().unwrap();
+    assert_eq!((node.starts.len(), proven.digest.unwrap().0), (2, "local+2".to_owned()), "{:?}", node.events());
+    assert!(node.state.sync_error().is_none());
+}
+
+#[test]
+fn a_hazard_is_accepted_for_one_content() {
+    let mut node = following_itself();
+    node.define("local-files", json!({}), ConfigAnnotations::default());
+    let acknowledge = |node: &mut Node, class| node.operate(Command::Acknowledge { class });
+    node.step(Input::Node(Assignment::Local));
+    node.edit("local-files", "1");
+    node.pass(700);
+    assert!(acknowledge(&mut node, HazardClass::Reboot).unwrap_err().contains("no hazard of the local files waits"));
+    let edit = |node: &mut Node, version: &str, fields: Value| {
+        node.define(&format!("local-files@{version}"), fields, ConfigAnnotations::default());
+        node.store.local = version.to_owned();
+        node.same_content.insert(format!("local-files@{version}"), format!("local+{version}"));
+        node.step(Input::LocalFilesTouched);
+        node.pass(5);
+        node.edit("local-files", version);
+        node.pass(30);
+    };
+    edit(&mut node, "2", json!({"cgroupDriver": "systemd"}));
+    assert!(node.is_bad("local-files"), "{:?}", node.events());
+    assert!(acknowledge(&mut node, HazardClass::Pods).unwrap_err().contains("reboot waits"));
+    assert!(acknowledge(&mut node, HazardClass::Reboot).unwrap().contains("class reboot are accepted"));
+    node.pass(700);
+    let proven = node.disk().last_known_good.clone().unwrap();
+    assert_eq!((proven.digest.unwrap().0.as_str(), node.is_bad("local-files")), ("local+2", false));
+    edit(&mut node, "3", json!({"cgroupDriver": "cgroupfs"}));
+    assert!(node.is_bad("local-files"), "it was accepted for another content: {:?}", node.events());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The node's own `--config` file changes under a real kubelet.
 
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -100,4 +102,76 @@ pub fn followed(case: &Case) {
     assert!(second.restarts() > restarts, "it was tried");
     case.await_configz("podsPerCore", &json!(7));
     assert!(second.stop().success());
+}
+
+/// Static pods, and a file that is edited by hand: no API server, and nobody else who could mend it.
+pub fn standalone(case: &Case) {
+    // Without an API server nobody can be asked who a client is.
+    let alone = |more: &str| {
+        let text = case.payload(more).replace("webhook: {enabled: true}", "webhook: {enabled: false}");
+        text.replace("mode: Webhook", "mode: AlwaysAllow")
+    };
+    let dir = case.cluster.dir.join(case.name);
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("kubelet.yaml");
+    let edit = |more: &str| std::fs::write(&file, alone(more)).unwrap();
+    edit("maxPods: 60");
+    let mut args = case.kubelet_args();
+    args.retain(|arg| !arg.starts_with("--kubeconfig=") && !arg.starts_with("--config="));
+    args.push(format!("--config={}", file.display()));
+    let launch = || case.launch_with("4s", &["--follow-local"], &case.dir(), args.clone());
+    let supervisor = launch();
+    let first = proven(&supervisor, &Value::Null);
+    assert_eq!(supervisor.restarts(), 0, "what runs is what is proven");
+
+    edit("maxPods: -1");
+    supervisor.await_status(&[
+        ("/error", json!(VALIDATE)),
+        ("/active", first.clone()),
+        ("/kubelet/restarts", json!(0)),
+    ]);
+    edit("maxPods: 61");
+    let second = proven(&supervisor, &first);
+    assert_eq!(supervisor.restarts(), 1);
+
+    // Half of it is a configuration, too.
+    let mut writer = std::fs::File::create(&file).unwrap();
+    writer.write_all(alone("maxPods: 62").as_bytes()).unwrap();
+    assert!(supervisor.stop().success());
+    let supervisor = launch();
+    supervisor.await_log("kubelet.yaml is being written; it is taken up when that has ended");
+    supervisor.await_status(&[("/active", second.clone()), ("/kubelet/ready", json!(true))]);
+    writer.write_all(b"\npodPidsLimit: 700\n").unwrap();
+    drop(writer);
+    let third = proven(&supervisor, &second);
+    assert_eq!(supervisor.restarts(), 1);
+
+    let mode = |mode| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o777);
+    edit("maxPods: 63");
+    await_detail(&supervisor, &format!("chmod go-w {}", dir.display()));
+    supervisor.await_status(&[("/active", third.clone())]);
+    mode(0o755);
+    let fourth = proven(&supervisor, &third);
+
+    edit(KILLER);
+    await_detail(&supervisor, "run kubelet-supervisor acknowledge reboot on the node");
+    supervisor.verb(&["acknowledge", "reboot"]).unwrap();
+    supervisor.await_status(&[
+        ("/error", json!(LOAD)),
+        ("/active", fourth.clone()),
+        ("/lastKnownGood", fourth),
+        ("/trial/state", json!("failed")),
+        ("/kubelet/ready", json!(true)),
+    ]);
+    await_detail(&supervisor, "Failed to enforce System Reserved Cgroup Limits");
+    assert!(supervisor.stop().success());
+}
+
+fn await_detail(supervisor: &Supervisor, words: &str) {
+    until(words, || {
+        let status = supervisor.status()?;
+        let is_there = status["errorDetail"].as_str().unwrap_or_default().contains(words);
+        if is_there { Ok(()) } else { Err(format!("{status:#}")) }
+    });
 }

@@ -141,6 +141,7 @@ const CASES: &[Test] = &[
     Test("effective_defaults", LABELS, effective_view::defaults),
     Test("local_files", LABELS, local_files::told),
     Test("follow_local", LABELS, local_files::followed),
+    Test("standalone", LABELS, local_files::standalone),
     Test("runtime_away_with_the_change", ONE_NATIVE, trial::runtime_away_with_the_change),
     Test("cpu_manager", ONE_NATIVE, trial::cpu_manager),
     Test("credentials_rotated", LABELS, credentials::rotated),

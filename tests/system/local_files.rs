@@ -1,6 +1,9 @@
 //! The local files change while a kubelet runs: told, or followed.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -128,15 +131,162 @@ fn followed_they_are_judged_tried_and_rolled_back() {
     rig.wait_active(&assigned);
 }
 
-/// Neither an API server nor a file: there is nothing to follow but drop-ins, which the kubelet reads by itself.
-#[test]
-fn followed_without_an_api_server() {
-    let mut rig = Rig::new();
+/// A node that knows no API server. Its supervisor follows its files, a drop-in among them.
+fn standalone() -> (Rig, Value) {
+    let mut rig = with_drop_in();
     rig.options.push("--follow-local".to_owned());
     rig.args.retain(|arg| !arg.starts_with("--kubeconfig"));
     rig.local("maxPods: 42");
     rig.up();
-    eventually("it is proven", || (rig.status()["lastKnownGood"]["configMap"]["uid"] == "local-files").then_some(()));
+    let first = wait_proven(&rig, &Value::Null);
+    assert_eq!(rig.starts(), 1, "what runs is what is proven");
+    (rig, first)
+}
+
+/// Waits until the files run, are last known good, and are others than before; gives their version.
+fn wait_proven(rig: &Rig, before: &Value) -> Value {
+    let status = rig.wait_status("proven", |status| {
+        let seen = &status["assigned"];
+        let known = seen["configMap"]["uid"] == "local-files" && seen != before;
+        known && [&status["active"], &status["lastKnownGood"]] == [seen, seen]
+    });
+    status["assigned"].clone()
+}
+
+fn wait_detail(rig: &Rig, words: &str) -> String {
+    let says = |status: &Value| status["errorDetail"].as_str().is_some_and(|why| why.contains(words));
+    rig.wait_status(words, says)["errorDetail"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_node_without_an_api_server_tries_edits_and_takes_bad_ones_back() {
+    let (mut rig, first) = standalone();
+    rig.local("kubeAPIQPS: -1");
+    let status = rig.wait_status("rejected", |status| status["badVersions"][0]["reason"] == "rejected");
+    assert_eq!((&status["active"], rig.starts()), (&first, 1), "a rejection costs no restart");
     rig.local("maxPods: 43");
-    max_pods_of_last_start(&rig, 43);
+    let second = wait_proven(&rig, &first);
+    assert_eq!(rig.last_config()["maxPods"], 43);
+    fs::write(rig.at("conf.d/10-a.conf"), configuration("podsPerCore: 2")).unwrap();
+    let third = wait_proven(&rig, &second);
+    assert_eq!(rig.starts(), 3);
+    rig.local("maxPods: 44\nstandIn: {exitAfterReady: 0s}");
+    let is_back = |status: &Value| status["trial"]["state"] == "failed" && status["kubelet"]["ready"] == true;
+    let status = rig.wait_status("rolled back", is_back);
+    assert_eq!((&status["active"], &status["lastKnownGood"]), (&third, &third));
+    assert!(rig.history().iter().any(|entry| entry["reason"] == "KubeletConfigRolledBack"));
+    // Nor does it run after a boot.
+    let starts = rig.starts();
+    rig.stop();
+    rig.up();
+    let status = rig.wait_status("as before", |status| status["kubelet"]["ready"] == true);
+    assert_eq!((&status["active"], rig.starts(), &rig.last_config()["maxPods"]), (&third, starts + 1, &json!(43)));
+}
+
+/// It is fatal, and comes before the first version is proven.
+#[test]
+fn the_very_first_edit_has_a_way_back() {
+    let mut rig = with_drop_in();
+    rig.option("--trial-duration", "5s");
+    rig.options.push("--follow-local".to_owned());
+    rig.args.retain(|arg| !arg.starts_with("--kubeconfig"));
+    rig.local("maxPods: 42");
+    rig.up();
+    rig.wait_status("it is seen", |status| status["assigned"]["configMap"]["uid"] == "local-files");
+    rig.local("maxPods: 44\nstandIn: {exitAfterReady: 0s}");
+    rig.stop(); // the bytes as they were first seen are what is started
+    rig.up();
+    let is_back = |status: &Value| status["trial"]["state"] == "failed" && status["kubelet"]["ready"] == true;
+    rig.wait_status("rolled back", is_back);
+    assert_eq!(rig.last_config()["maxPods"], 42);
+}
+
+#[test]
+fn a_hazard_is_acknowledged_for_the_files_as_they_are() {
+    let (mut rig, first) = standalone();
+    let refused = |rig: &Rig, class: &str, words: &str| {
+        let (code, _, why) = rig.verb(&["acknowledge", class]);
+        assert!(code != 0 && why.contains(words), "{code}: {why}");
+        code
+    };
+    refused(&rig, "reboot", "no hazard of the local files waits");
+    rig.local("maxPods: 42\ncgroupDriver: systemd");
+    let why = wait_detail(&rig, "run kubelet-supervisor acknowledge reboot on the node");
+    assert!(!why.contains("ConfigMap"), "{why}");
+    refused(&rig, "pods", "is not refused for hazards of class pods: reboot waits");
+    assert_eq!(refused(&rig, "nonsense", "is no class of hazards: reboot, forbidden, drain"), 64);
+    // No supervisor need run.
+    rig.stop();
+    rig.done(&["acknowledge", "reboot"]);
+    rig.up();
+    let second = wait_proven(&rig, &first);
+    assert_eq!(rig.last_config()["cgroupDriver"], "systemd");
+    // It was about that content alone.
+    rig.local("maxPods: 43");
+    wait_detail(&rig, "acknowledge reboot");
+    let accepted = rig.done(&["acknowledge", "reboot"]);
+    assert!(accepted.contains("hazards of class reboot are accepted for the local files"), "{accepted}");
+    wait_proven(&rig, &second);
+    refused(&rig, "reboot", "no hazard of the local files waits");
+}
+
+#[test]
+fn the_policy_says_what_may_be_acknowledged() {
+    let mut rig = with_drop_in();
+    let policy = "apiVersion: kubelet-supervisor.io/v1alpha1\nkind: NodePolicy\nacknowledgeable: [pods]\n";
+    fs::write(rig.at("policy.yaml"), policy).unwrap();
+    rig.option("--policy", rig.at("policy.yaml").to_str().unwrap());
+    rig.options.push("--follow-local".to_owned());
+    rig.up();
+    wait_proven(&rig, &Value::Null);
+    rig.local("maxPods: 110\ncgroupDriver: systemd");
+    wait_detail(&rig, "the node's policy lets only pods be acknowledged");
+    let (code, _, why) = rig.verb(&["acknowledge", "reboot"]);
+    assert!(code == 1 && why.contains("policy does not let reboot be acknowledged (acknowledgeable: pods)"), "{why}");
+    assert_eq!(rig.starts(), 1);
+}
+
+/// What is there up to then is a configuration too, and another one.
+#[test]
+fn a_file_is_read_once_its_writer_is_done() {
+    const WAITS: &str = "local.yaml is being written; it is taken up when that has ended";
+    let (mut rig, first) = standalone();
+    let mut file = File::create(rig.at("local.yaml")).unwrap();
+    file.write_all(configuration("maxPods: 43").as_bytes()).unwrap();
+    // Another file changes meanwhile, and is whole.
+    fs::write(rig.at("conf.d/20-b.conf"), configuration("registryBurst: 3")).unwrap();
+    rig.wait_log(WAITS);
+    rig.stop();
+    rig.up();
+    eventually("the next supervisor waits, too", || (rig.log().matches(WAITS).count() >= 2).then_some(()));
+    assert_eq!((&rig.status()["active"], rig.starts()), (&first, 2));
+    file.write_all(b"\npodPidsLimit: 700\n").unwrap();
+    drop(file);
+    wait_proven(&rig, &first);
+    assert_eq!((&rig.last_config()["podPidsLimit"], rig.starts()), (&json!(700), 3), "nothing else was tried");
+    assert!(rig.status()["badVersions"].as_array().is_none_or(Vec::is_empty), "nor judged");
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn what_others_may_write_is_not_taken_up() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let (rig, first) = standalone();
+    let (dir, file) = (rig.at("conf.d"), rig.at("conf.d/10-a.conf"));
+    let mut before = first;
+    for (starts, (open, bits, safe)) in (1..).zip([(&dir, 0o777, 0o755), (&dir, 0o1777, 0o755), (&file, 0o664, 0o644)])
+    {
+        mode(open, bits);
+        fs::write(&file, configuration(&format!("podsPerCore: {}", starts + 2))).unwrap();
+        let why = wait_detail(&rig, "can be changed by others than root");
+        assert!(why.contains(&format!("chmod go-w {}", open.display())), "{why}");
+        assert_eq!((&rig.status()["active"], rig.starts()), (&before, starts));
+        mode(open, safe);
+        before = wait_proven(&rig, &before);
+    }
 }

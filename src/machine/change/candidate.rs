@@ -15,8 +15,11 @@ use kubelet_config::source::Source;
 
 impl State {
     /// What the version amounts to: a name, something known to be bad, or a candidate.
-    pub(in crate::machine) fn compare(&mut self, source: Source, rendered: Rendered, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn compare(&mut self, source: Source, mut rendered: Rendered, fx: &mut Vec<Effect>) {
         let version = Version { source, digest: Some(rendered.digest.clone()) };
+        if version.source.is_local_files() {
+            self.acknowledge_local_files(&mut rendered);
+        }
         self.launch.usable_again(&version); // it was written just now
         if self.refuse_by_policy(&version, &rendered, fx) {
             return;
@@ -32,6 +35,13 @@ impl State {
         }
         if version.source.is_local_files() && self.are_local_files_unproven() {
             return self.end_change(&version.source); // they are compared again
+        }
+        if version.source.is_local_files() && self.are_local_files_unseen() {
+            return self.give_up_change(
+                "the local files were edited before they were seen as the kubelet was started with them, so nothing could be gone \
+                 back to; they are taken up once the kubelet was restarted"
+                    .to_owned(),
+            );
         }
         if let Err(why) = confirm_within.and(self.courtesy(&rendered.annotations)) {
             return self.reject(&Version::named(version.source), ConfigError::Load, &why, fx);

@@ -41,7 +41,7 @@ impl State {
     /// Refuses the change if it must not be made on a live node and nobody accepted that.
     pub(super) fn refuse_hazards(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
         let Some((classes, why)) = self.refused_hazards(rendered) else { return false };
-        self.refuse(classes, source, &why, fx);
+        self.refuse(classes, source, rendered, &why, fx);
         true
     }
 
@@ -54,7 +54,7 @@ impl State {
         fx: &mut Vec<Effect>,
     ) -> bool {
         let Some((_, why)) = refused_impact(impacts, rendered) else { return false };
-        self.refuse(BTreeSet::from([HazardClass::Pods]), source, &why, fx);
+        self.refuse(BTreeSet::from([HazardClass::Pods]), source, rendered, &why, fx);
         true
     }
 
@@ -82,7 +82,17 @@ impl State {
     }
 
     /// Held against this version, not its content: an acknowledgement changes only the former.
-    fn refuse(&mut self, classes: BTreeSet<HazardClass>, source: &Source, why: &str, fx: &mut Vec<Effect>) {
+    fn refuse(
+        &mut self,
+        classes: BTreeSet<HazardClass>,
+        source: &Source,
+        rendered: &Rendered,
+        why: &str,
+        fx: &mut Vec<Effect>,
+    ) {
+        if source.is_local_files() {
+            self.note_local_hazards(source, rendered, &classes);
+        }
         if let Some(change) = &mut self.change {
             change.hazards = classes;
         }
@@ -95,8 +105,10 @@ impl State {
         }
         let changes = hazard::diff(&self.running().effective, &rendered.effective);
         let acknowledged = rendered.annotations.acknowledge.as_deref();
-        let why = bounded_by_policy(hazard::refused(&changes, acknowledged)?, rendered);
-        Some((hazard::refused_classes(&changes, acknowledged), why))
+        let why = hazard::refused(&changes, acknowledged)?;
+        let classes = hazard::refused_classes(&changes, acknowledged);
+        let why = with_advice(why, &classes, rendered);
+        Some((classes, why))
     }
 
     /// What the restart of the change under way would cost.
@@ -130,13 +142,16 @@ pub(in crate::machine) fn refused_impact(
 ) -> Option<(BTreeSet<String>, String)> {
     let why = hazard::refused_impact(impacts, rendered.annotations.acknowledge.as_deref())?;
     let pods = impacts.iter().flat_map(Impact::lost).map(str::to_owned).collect();
-    Some((pods, bounded_by_policy(why, rendered)))
+    Some((pods, with_advice(why, &BTreeSet::from([HazardClass::Pods]), rendered)))
 }
 
-/// An acknowledgement may not be enough.
-fn bounded_by_policy(why: String, rendered: &Rendered) -> String {
+/// How it is acknowledged, and whether the policy bounds that.
+fn with_advice(why: String, classes: &BTreeSet<HazardClass>, rendered: &Rendered) -> String {
+    let is_local = rendered.is_local_files;
+    let why = if is_local { hazard::on_node(&why, classes) } else { why };
     match &rendered.admission.acknowledgeable {
-        Some(classes) => format!("{why}; the node's policy lets a ConfigMap acknowledge {classes} alone"),
+        Some(allowed) if is_local => format!("{why}; the node's policy lets only {allowed} be acknowledged"),
+        Some(allowed) => format!("{why}; the node's policy lets a ConfigMap acknowledge {allowed} alone"),
         None => why,
     }
 }

@@ -1,12 +1,15 @@
 //! They are compared, told or taken up.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::machine::io::{Effect, StoreRequest, Ticket};
 use crate::machine::model::{LoadTarget, LocalFilesDifference, RenderError, Rendered, later};
+use crate::machine::records::{LocalHazards, Records, Version};
 use crate::machine::{State, events, limits};
-use kubelet_config::hazard::{self, Change};
-use kubelet_config::source::ConfigMapRef;
+use kubelet_config::hazard::{self, Change, HazardClass, table};
+use kubelet_config::source::{ConfigMapRef, Source};
 
 impl State {
     /// How what the local files say differs from what runs; `None` if it does not, or nobody knows.
@@ -81,6 +84,71 @@ impl State {
         assigned && records.last_known_good.is_none() && records.phase.attempt().is_some()
     }
 
+    /// True if what the kubelet was started with is on no record, and the local files say something else by now: they were
+    /// edited before anybody read them.
+    pub(in crate::machine) fn are_local_files_unseen(&self) -> bool {
+        let records = self.records();
+        let nothing = records.assigned.is_none() && records.last_known_good.is_none() && self.active().is_none();
+        nothing && self.running().digest.is_some()
+    }
+
+    /// What an operator accepted of this very content stands for an annotation, as far as the policy lets it count.
+    pub(in crate::machine) fn acknowledge_local_files(&mut self, rendered: &mut Rendered) {
+        self.local_files.admission = rendered.admission.clone();
+        let known = self.records().local_hazards.as_ref().filter(|known| known.digest == rendered.digest);
+        let accepted = known.map(|known| known.acknowledged.clone()).unwrap_or_default();
+        let counts = accepted.into_iter().filter(|class| rendered.admission.lets_acknowledge(*class)).collect();
+        rendered.annotations.acknowledge = Some(table::list(&counts)).filter(|text| !text.is_empty());
+    }
+
+    /// Written down with the refusal.
+    pub(in crate::machine) fn note_local_hazards(
+        &mut self,
+        source: &Source,
+        rendered: &Rendered,
+        refused: &BTreeSet<HazardClass>,
+    ) {
+        let new = LocalHazards {
+            source: source.clone(),
+            digest: rendered.digest.clone(),
+            refused: refused.clone(),
+            acknowledged: BTreeSet::new(),
+        };
+        self.writer.learn(|records| {
+            let known = records.local_hazards.take().filter(|known| known.digest == new.digest);
+            let acknowledged = known.map(|known| known.acknowledged).unwrap_or_default();
+            records.local_hazards = Some(LocalHazards { acknowledged, ..new.clone() });
+        });
+    }
+
+    /// An operator accepts this class of hazards for the content that is refused for it.
+    ///
+    /// # Errors
+    /// Nothing waits for that, or the policy does not let it count.
+    pub(in crate::machine) fn acknowledge(&self, after: &mut Records, class: HazardClass) -> Result<String, String> {
+        let assigned = after.assigned.clone();
+        let refused = assigned.filter(|version| self.bad_version(version).is_some());
+        let is_it = |version: &Version, known: &LocalHazards| version.source == known.source;
+        let Some((version, known)) =
+            refused.zip(after.local_hazards.as_mut()).filter(|(version, known)| is_it(version, known))
+        else {
+            return Err("no hazard of the local files waits to be acknowledged (those of a ConfigMap are \
+                        acknowledged by its annotation kubelet-supervisor.io/acknowledge)"
+                .to_owned());
+        };
+        if !known.refused.contains(&class) {
+            let waits = table::list(&known.refused);
+            return Err(format!("{version} is not refused for hazards of class {class}: {waits} waits"));
+        }
+        if !self.local_files.admission.lets_acknowledge(class) {
+            let allowed = self.local_files.admission.acknowledgeable.as_deref().unwrap_or_default();
+            return Err(format!("the node's policy does not let {class} be acknowledged (acknowledgeable: {allowed})"));
+        }
+        known.refused.remove(&class);
+        known.acknowledged.insert(class);
+        Ok(format!("hazards of class {class} are accepted for {version}"))
+    }
+
     /// What they say now; false if it is not this question's answer.
     pub(in crate::machine) fn local_files_read(
         &mut self,
@@ -105,8 +173,10 @@ impl State {
             }
         };
         let followed = match &difference {
-            None if self.sync.is_failed() && self.sync.assigned_map().is_some_and(ConfigMapRef::is_local_files) => {
-                self.take_up_local_files(fx) // they could not be read before
+            None if (self.sync.is_failed() || self.sync.error().is_some())
+                && self.sync.assigned_map().is_some_and(ConfigMapRef::is_local_files) =>
+            {
+                self.take_up_local_files(fx) // they could not be read, or not be taken up, before
             }
             None => false,
             Some(_) => self.take_up_local_files(fx),

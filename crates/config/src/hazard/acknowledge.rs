@@ -8,6 +8,17 @@ use super::table::{self, HazardClass};
 /// The annotation that accepts hazards.
 pub const ANNOTATION: &str = "kubelet-supervisor.io/acknowledge";
 
+/// The annotation's place in a message, taken by what an operator does for files of the node.
+#[must_use]
+pub fn on_node(why: &str, classes: &BTreeSet<HazardClass>) -> String {
+    let Some((head, _)) = why.split_once(ANNOTATE) else { return why.to_owned() };
+    let verbs: Vec<String> = classes.iter().map(|class| format!("kubelet-supervisor acknowledge {class}")).collect();
+    format!("{head}run {} on the node", verbs.join(" and "))
+}
+
+/// What the advice begins with.
+const ANNOTATE: &str = "annotate the ConfigMap with ";
+
 /// A list of field names and hazard classes, apart by commas or white space; or `all`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledged<'a> {
@@ -80,7 +91,7 @@ impl<'a> Acknowledged<'a> {
         // A long list of fields is of no use to anyone.
         let value = [list(fields), list(classes)].into_iter().find(|list| list.len() <= 160);
         let value = value.unwrap_or_else(|| "all".to_owned());
-        let mut text = format!("annotate the ConfigMap with {ANNOTATION}: \"{value}\"");
+        let mut text = format!("{ANNOTATE}{ANNOTATION}: \"{value}\"");
         if let Some(first) = odd.first() {
             text = format!("{text} (it says {:?}, which is no field and no class of hazards)", cut(first));
         }

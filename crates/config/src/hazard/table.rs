@@ -5,10 +5,15 @@
 //! fields from v1.36. Defaults: `SetDefaults_KubeletConfiguration`
 //! (pkg/kubelet/apis/config/v1beta1/defaults.go of both).
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
 
 /// The worst a change of a field can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum HazardClass {
     /// Pods and the kubelet disagree about the node until it is drained and rebooted.
     Reboot,
@@ -69,6 +74,21 @@ impl HazardClass {
     pub fn is_refused(self) -> bool {
         matches!(self, Self::Reboot | Self::Forbidden)
     }
+}
+
+impl FromStr for HazardClass {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|class| class.label() == word);
+        found.ok_or_else(|| format!("{word:?} is no class of hazards: {}", list(&Self::ALL.into())))
+    }
+}
+
+/// Their names.
+#[must_use]
+pub fn list(classes: &BTreeSet<HazardClass>) -> String {
+    classes.iter().map(|class| class.label()).collect::<Vec<_>>().join(", ")
 }
 
 impl fmt::Display for HazardClass {

@@ -96,6 +96,11 @@ fn a_refusal_says_what_to_do() {
         "cgroupDriver: \"cgroupfs\" → \"systemd\": cordon, drain and reboot the node; if that is taken care of, \
          annotate the ConfigMap with kubelet-supervisor.io/acknowledge: \"cgroupDriver\""
     );
+    let on_node = on_node(&refused(&changes, None).unwrap(), &refused_classes(&changes, None));
+    assert!(
+        on_node.ends_with("; if that is taken care of, run kubelet-supervisor acknowledge reboot on the node"),
+        "{on_node}"
+    );
     for enough in ["cgroupDriver", "reboot", "all", "x,\n Reboot", "pods cgroupDriver"] {
         assert_eq!(refused(&changes, Some(enough)), None, "{enough}");
     }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{NodePolicy, Signed};
 use crate::flags::FlagOverrides;
-use crate::hazard::{self, Change};
+use crate::hazard::{self, Change, HazardClass};
 use crate::schema;
 
 /// What is judged.
@@ -101,6 +101,12 @@ pub struct Admission {
 }
 
 impl Admission {
+    /// True if an acknowledgement of this class counts.
+    #[must_use]
+    pub fn lets_acknowledge(&self, class: HazardClass) -> bool {
+        self.acknowledgeable.as_ref().is_none_or(|all| all.split(", ").any(|it| it == class.label()))
+    }
+
     /// Where the policy cannot be read.
     #[must_use]
     pub fn unreadable(why: String) -> Self {
@@ -126,14 +132,12 @@ impl Admission {
         let unlisted = candidate.namespace.filter(|namespace| !labels.contains(*namespace));
         let unlisted = unlisted.filter(|_| policy.allowed_namespaces.is_none());
         let by_label = unlisted.map(|namespace| Refusal::Namespace(namespace.to_owned(), labels.clone()));
-        let classes = policy.acknowledgeable.as_ref();
-        let classes = classes.map(|classes| classes.iter().map(|class| class.label()).collect::<Vec<_>>());
         Self {
             policy: PolicyState::InForce,
             refused: told(&refusals),
             denied: told(&denied),
             refused_by_label: told(by_label.as_slice()),
-            acknowledgeable: classes.map(|all| if all.is_empty() { "nothing".to_owned() } else { all.join(", ") }),
+            acknowledgeable: policy.acknowledgeable(),
             refuses_unknown_fields: policy.unknown_fields == schema::UnknownFields::Refuse,
             signed,
         }
@@ -147,6 +151,13 @@ fn told(refusals: &[Refusal]) -> Option<String> {
 }
 
 impl NodePolicy {
+    /// What may be acknowledged, for people, where that is bounded.
+    #[must_use]
+    pub fn acknowledgeable(&self) -> Option<String> {
+        let classes = self.acknowledgeable.as_ref()?;
+        Some(if classes.is_empty() { "nothing".to_owned() } else { hazard::table::list(classes) })
+    }
+
     /// Why it refuses a configuration; its signature is another matter.
     #[must_use]
     pub fn refusals(&self, candidate: &Candidate<'_>) -> Vec<Refusal> {

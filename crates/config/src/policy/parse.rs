@@ -9,7 +9,6 @@ use super::signature::seconds;
 use super::{API_VERSION, KIND, NodePolicy, Signatures, TrustedKey};
 use crate::assignment::is_subdomain;
 use crate::flags;
-use crate::hazard::HazardClass;
 use crate::schema::{self, FieldProblem, UnknownFields};
 use crate::yaml;
 
@@ -32,7 +31,7 @@ impl NodePolicy {
             pinned_fields: fields
                 .take("pinnedFields")
                 .map_or(Ok(BTreeMap::new()), |(path, value)| pinned(&path, value))?,
-            acknowledgeable: fields.list("acknowledgeable", hazard_class)?,
+            acknowledgeable: fields.list("acknowledgeable", str::parse)?,
             overridable_flags: fields.list("overridableFlags", flag)?,
             unknown_fields: fields.word("unknownFields")?.map_or(Ok(UnknownFields::default()), |(path, word)| {
                 word.parse().map_err(|why| format!("{path}: {why}"))
@@ -145,12 +144,6 @@ fn pinned(path: &str, value: Value) -> Result<BTreeMap<String, Value>, String> {
             Ok((field, value))
         })
         .collect()
-}
-
-fn hazard_class(word: &str) -> Result<HazardClass, String> {
-    let all: Vec<&str> = HazardClass::ALL.iter().map(|class| class.label()).collect();
-    let found = HazardClass::ALL.into_iter().find(|class| class.label() == word);
-    found.ok_or_else(|| format!("{word:?} is no class of hazards: {}", all.join(", ")))
 }
 
 fn flag(word: &str) -> Result<String, String> {

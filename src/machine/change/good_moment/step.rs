@@ -224,10 +224,8 @@ fn pods_lost(source: &Source, rendered: &Rendered, impacts: &[Impact]) -> Option
     if pods.is_empty() || accepted || source.is_local_files() || refused_impact(impacts, rendered).is_some() {
         return None;
     }
-    let classes = rendered.admission.acknowledgeable.as_deref();
-    let is_for_policy = classes.is_some_and(|classes| !classes.split(", ").any(|it| it == HazardClass::Pods.label()));
     let how = "annotation kubelet-supervisor.io/acknowledge: pods";
-    Some(Hold::PodsLost(pods, (!is_for_policy).then_some(how)))
+    Some(Hold::PodsLost(pods, rendered.admission.lets_acknowledge(HazardClass::Pods).then_some(how)))
 }
 
 fn changes_pressure(before: &Value, after: &Value) -> bool {

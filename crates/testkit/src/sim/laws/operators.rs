@@ -55,7 +55,7 @@ impl Outside {
     fn is_obeyed(command: &Command, records: &Records) -> bool {
         let pin = records.pin.as_ref().map(|pin| pin.version.as_ref().map(|version| &version.source));
         match command {
-            Command::Retry => true,
+            Command::Retry | Command::Acknowledge { .. } => true,
             Command::Rollback { to: Target::Lkg } => true,
             Command::Rollback { to } | Command::Pin { to: Some(to) } => pin.is_some_and(|pin| match to {
                 Target::Local => pin.is_none(),
