@@ -6,6 +6,7 @@ use std::time::Duration;
 use exposition::http::Readiness;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::Store;
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -16,8 +17,25 @@ use tokio::sync::Semaphore;
 use super::leader_elector::LeadershipGuard;
 use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolStatus};
 
-type Labels = Vec<(String, String)>;
-type Gauges = Family<Labels, Gauge>;
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfResult {
+    result: &'static str,
+}
+
+const SUCCESS: OfResult = OfResult { result: "success" };
+const ERROR: OfResult = OfResult { result: "error" };
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPool {
+    pool: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCondition {
+    pool: String,
+    condition: String,
+    reason: String,
+}
 
 /// A replica that hears nothing of the Lease for so long can do nothing, leader or not.
 const LEASE_UNHEARD: Duration = Duration::from_secs(30);
@@ -30,50 +48,44 @@ pub(super) struct Metrics {
     registry: Arc<Mutex<Registry>>,
     guard: LeadershipGuard,
     leader: Gauge,
-    reconciliations: Family<Labels, Counter>,
-    /// In the order of [`counts`].
-    nodes: [Gauges; 6],
-    condition: Gauges,
+    reconciliations: Family<OfResult, Counter>,
+    nodes: [Family<OfPool, Gauge>; NODES.len()],
+    condition: Family<OfCondition, Gauge>,
     /// As the leader follows them: others know of none.
     pools: Arc<Mutex<Option<Store<KubeletConfigPool>>>>,
 }
 
-fn counts(status: &KubeletConfigPoolStatus) -> [u32; 6] {
-    let KubeletConfigPoolStatus { nodes, updated, proven, updating, unavailable, failed, .. } = status;
-    [*nodes, *updated, *proven, *updating, *unavailable, *failed]
-}
+type Count = fn(&KubeletConfigPoolStatus) -> u32;
 
-fn labels<const N: usize>(labels: [(&str, &str); N]) -> Labels {
-    labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
-}
+/// Nodes of a pool: the metric, its help, and what it is in the status.
+const NODES: [(&str, &str, Count); 6] = [
+    ("pool_nodes", "Nodes that the pool selects", |status| status.nodes),
+    ("pool_nodes_updated", "Nodes of the pool that are assigned its update revision", |status| status.updated),
+    ("pool_nodes_proven", "Nodes of the pool whose last known good is its update revision", |status| status.proven),
+    ("pool_nodes_updating", "Nodes of the pool that have not finished what they are assigned", |status| {
+        status.updating
+    }),
+    ("pool_nodes_unavailable", "Nodes of the pool that are not Ready, cordoned for it, or updating", |status| {
+        status.unavailable
+    }),
+    ("pool_nodes_failed", "Nodes of the pool that refused its update revision or went back", |status| status.failed),
+];
 
 impl Metrics {
     pub(super) fn new(guard: LeadershipGuard) -> Self {
-        let (leader, reconciliations) = (Gauge::default(), Family::<Labels, Counter>::default());
-        let (nodes, condition): ([Gauges; 6], _) = (std::array::from_fn(|_| Gauges::default()), Gauges::default());
+        let (leader, reconciliations) = (Gauge::default(), Family::<OfResult, Counter>::default());
+        let (nodes, condition) = (std::array::from_fn(|_| Family::default()), Family::default());
         let mut registry = Registry::default();
         let own = registry.sub_registry_with_prefix("kubelet_config");
         own.register("controller_leader", "1 in the replica that holds the Lease, 0 in others", leader.clone());
         own.register("controller_reconciliations", "Reconciliations of pools, by result", reconciliations.clone());
-        for result in ["success", "error"] {
+        for result in [SUCCESS, ERROR] {
             // An alert on a rise needs the zero before it.
-            let _ = reconciliations.get_or_create(&labels([("result", result)]));
+            let _ = reconciliations.get_or_create(&result);
         }
-        let [all, updated, proven, updating, unavailable, failed] = nodes.clone();
-        own.register("pool_nodes", "Nodes that the pool selects", all);
-        own.register("pool_nodes_updated", "Nodes of the pool that are assigned its update revision", updated);
-        own.register("pool_nodes_proven", "Nodes of the pool whose last known good is its update revision", proven);
-        own.register(
-            "pool_nodes_updating",
-            "Nodes of the pool that have not finished what they are assigned",
-            updating,
-        );
-        own.register(
-            "pool_nodes_unavailable",
-            "Nodes of the pool that are not Ready, cordoned for it, or updating",
-            unavailable,
-        );
-        own.register("pool_nodes_failed", "Nodes of the pool that refused its update revision or went back", failed);
+        for ((name, help, _), family) in NODES.iter().zip(&nodes) {
+            own.register(*name, *help, Family::clone(family));
+        }
         own.register("pool_condition", "Conditions of the pool: 1 for True, 0 for others", condition.clone());
         let registry = Arc::new(Mutex::new(registry));
         Self { registry, guard, leader, reconciliations, nodes, condition, pools: Arc::default() }
@@ -85,8 +97,7 @@ impl Metrics {
     }
 
     pub(super) fn reconciled(&self, is_ok: bool) {
-        let result = if is_ok { "success" } else { "error" };
-        self.reconciliations.get_or_create(&labels([("result", result)])).inc();
+        self.reconciliations.get_or_create(if is_ok { &SUCCESS } else { &ERROR }).inc();
     }
 
     /// To whoever asks, for ever.
@@ -124,15 +135,18 @@ impl Metrics {
 
     /// One that was deleted is gone from what is scraped.
     fn observe<'a>(&self, pools: impl Iterator<Item = (String, Option<&'a KubeletConfigPoolStatus>)>) {
-        self.nodes.iter().chain([&self.condition]).for_each(Family::clear);
+        self.nodes.iter().for_each(Family::clear);
+        self.condition.clear();
         for (pool, status) in pools {
             let Some(status) = status else { continue };
-            for (family, count) in self.nodes.iter().zip(counts(status)) {
-                family.get_or_create(&labels([("pool", &pool)])).set(count.into());
+            for it in &status.conditions {
+                let (condition, reason) = (it.type_.clone(), it.reason.clone());
+                let labels = OfCondition { pool: pool.clone(), condition, reason };
+                self.condition.get_or_create(&labels).set(i64::from(it.status == "True"));
             }
-            for condition in &status.conditions {
-                let labels = [("pool", &*pool), ("condition", &condition.type_), ("reason", &condition.reason)];
-                self.condition.get_or_create(&self::labels(labels)).set(i64::from(condition.status == "True"));
+            let pool = OfPool { pool };
+            for ((_, _, count), family) in NODES.iter().zip(&self.nodes) {
+                family.get_or_create(&pool).set(count(status).into());
             }
         }
     }
