@@ -2,15 +2,19 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use clap::Args;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-use crate::api::client::{Client, RetryPolicy};
+use crate::api::client::Client;
 use crate::failure::Failure;
 pub(crate) use crate::fleet::leader_election::NAMESPACE;
 use kubelet_config::assignment::is_namespace;
+
+/// A connection that says nothing for so long is dead: the API server ends a watch before, and answers anything else sooner.
+const SILENCE: Duration = Duration::from_secs(260);
 
 /// Who this client is, to others that want the same Lease.
 pub(crate) fn identity() -> String {
@@ -143,11 +147,12 @@ impl Context {
 
     /// For a command that somebody waits for.
     pub(crate) fn api(&self) -> Client {
-        Client::new(self.client.clone(), &self.namespace, RetryPolicy::ONCE)
+        Client::new(self.client.clone(), &self.namespace)
     }
 
     fn from_config(mut config: Config, options: &Options) -> Result<Self, Failure> {
         config.default_retry = false; // it holds back a 503, such as of a kubelet that is away, for six minutes
+        config.read_timeout = Some(SILENCE); // kube has none
         if options.impersonate.is_some() {
             config.auth_info.impersonate.clone_from(&options.impersonate);
         }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use k8s_openapi::api::core::v1::Node;
 use kube::api::GetParams;
 use kube::core::request::Request as Path;
 use serde_json::Value;
 
 use super::client::{ApiError, Client, RequestResult, segment};
-use super::list::{Pager, Selector};
+use super::list::{Selector, list};
 use super::watch::{Event, Watcher};
 use crate::failure::Failure;
 use crate::fleet::node::NodeRow;
@@ -61,8 +62,8 @@ pub(crate) async fn read_each(
 ) -> Result<(Vec<NodeRow>, Vec<Failure>), Failure> {
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
     if selection.names.is_empty() {
-        let read = |node: &Value| Ok::<_, ApiError>(Some(NodeRow::from_node(node, &client.namespace)));
-        rows = Pager::new(client, NODES, "list nodes", &selection.selector()).all(read).await?.0;
+        let read = |node| Some(NodeRow::from_node(&node, &client.namespace));
+        rows = list(client, NODES, "list nodes", selection.selector(), read).await?;
     } else {
         for name in &selection.names {
             match get(client, name).await {
@@ -107,7 +108,7 @@ pub(crate) struct NodeWatcher {
 impl NodeWatcher {
     /// Lists the nodes, sorted by name.
     pub(crate) async fn new(client: &Client, selection: NodeSelection) -> Result<(Self, Vec<NodeRow>), Failure> {
-        let watcher = Watcher::new(client, NODES, "nodes", selection.selector(), None);
+        let watcher = Watcher::new::<Node>(client, "nodes", selection.selector());
         let (namespace, known) = (client.namespace.clone(), BTreeSet::new());
         let mut nodes = Self { watcher, namespace, selection, known, due: VecDeque::new() };
         let rows = nodes.list().await?;
@@ -125,7 +126,7 @@ impl NodeWatcher {
             if let Some(event) = self.due.pop_front() {
                 return Ok(event);
             }
-            match self.event().await? {
+            match self.watcher.next().await? {
                 Event::Init => {
                     let rows = self.list().await?;
                     let known = rows.iter().map(|row| row.name.clone()).collect();
@@ -146,16 +147,8 @@ impl NodeWatcher {
                     }
                 }
                 Event::Interrupted(failure) => eprintln!("warning: {}; trying on", failure.message),
-                Event::InitDone | Event::Failed(_) => {}
+                Event::InitDone => {}
             }
-        }
-    }
-
-    async fn event(&mut self) -> Result<Event, Failure> {
-        match self.watcher.events.recv().await {
-            Some(Event::Failed(failure)) => Err(failure),
-            Some(event) => Ok(event),
-            None => Err(Failure::new("watch nodes: its task has ended: a bug; try again")),
         }
     }
 
@@ -163,14 +156,14 @@ impl NodeWatcher {
     async fn list(&mut self) -> Result<Vec<NodeRow>, Failure> {
         let mut rows = Vec::new();
         loop {
-            match self.event().await? {
+            match self.watcher.next().await? {
                 Event::Init => rows.clear(),
                 Event::Apply(node) => rows.extend(self.row(&node)),
                 Event::InitDone => {
                     rows.sort_by(|one: &NodeRow, other| one.name.cmp(&other.name));
                     return Ok(rows);
                 }
-                Event::Delete(_) | Event::Interrupted(_) | Event::Failed(_) => {}
+                Event::Delete(_) | Event::Interrupted(_) => {}
             }
         }
     }

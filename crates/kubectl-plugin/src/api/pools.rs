@@ -6,7 +6,7 @@ use kube::core::request::Request as Path;
 use serde_json::{Value, json};
 
 use super::client::{ApiError, Client, segment};
-use super::list::{Pager, Selector};
+use super::list::{self, Selector};
 use super::write::MANAGER;
 use crate::failure::Failure;
 use crate::fleet::pool::types::KubeletConfigPool;
@@ -56,9 +56,7 @@ pub(crate) async fn list(client: &Client) -> Result<Vec<StoredPool>, Failure> {
 
 /// All pools as they are, be they ones that this version can read or not.
 pub(crate) async fn list_objects(client: &Client) -> Result<Vec<Value>, ApiError> {
-    let read = |object: &Value| Ok::<_, ApiError>(Some(object.clone()));
-    let all = Pager::new(client, POOLS, "list kubeletconfigpools", &Selector::default()).all(read);
-    Ok(all.await?.0)
+    list::list(client, POOLS, "list kubeletconfigpools", Selector::default(), Some).await
 }
 
 /// This pool.
@@ -90,7 +88,8 @@ pub(crate) async fn put(
         Some(_) => pools.replace(name, &params, body),
         None => pools.create(&params, body),
     });
-    let written = client.once(&format!("{what} pool {name}"), request).await.map_err(|error| changed(name, error))?;
+    let written =
+        client.request(&format!("{what} pool {name}"), request).await.map_err(|error| changed(name, error))?;
     let written = StoredPool::new(written)?;
     let is_same = old.is_some_and(|old| old.pool.metadata.generation == written.pool.metadata.generation);
     let done = match old {
@@ -135,7 +134,7 @@ pub(crate) async fn patch(
         None => pools.patch(name, &params, &merge),
     });
     let what = format!("patch pool {}", old.name);
-    client.once(&what, request).await.map(drop).map_err(|error| changed(&old.name, error))
+    client.request(&what, request).await.map(drop).map_err(|error| changed(&old.name, error))
 }
 
 fn changed(name: &str, error: ApiError) -> Failure {

@@ -1,32 +1,28 @@
-//! Objects of a kind, followed: listed once by pages, or where somebody else's list ended, then watched.
+//! Objects of a kind, followed by kube's watcher: listed by pages, then watched.
 
-use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use kube::api::WatchParams;
-use kube::core::WatchEvent;
-use kube::core::request::Request as Path;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{StreamExt as _, future};
+use kube::api::DynamicObject;
+use kube::core::ApiResource;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, Error, watcher};
+use kube::{Api, Resource};
 use serde_json::Value;
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::client::{ApiError, Client};
-use super::list::{Pager, Selector};
+use super::list::Selector;
 use crate::failure::Failure;
 
 /// The API server ends a watch after this long; kube allows 295 at the most.
 const WATCH_SECONDS: u32 = 240;
-/// A watch that says nothing for longer than it may last is dead.
-const DEAD: Duration = Duration::from_secs(260);
-/// Pauses after failures.
-const PAUSE_FIRST: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// A watch that ends before this failed.
-const SOON: Duration = Duration::from_secs(5);
-/// What is not yet read; more makes the watch wait.
-const QUEUE: usize = 64;
+/// A list that expires page after page is begun anew for so long, however little patience there is.
+const EXPIRED: Duration = Duration::from_secs(10);
+/// One that fails again within this time has not recovered. kube's pauses are a minute at the most, and it takes the same time.
+const RECOVERED: Duration = Duration::from_secs(120);
 
 /// What a watch reports.
 pub(crate) enum Event {
@@ -35,188 +31,137 @@ pub(crate) enum Event {
     /// The list is complete: what was not in it is gone, or not selected any more.
     InitDone,
     /// An object as it is now.
-    Apply(Box<Value>),
+    Apply(Value),
     /// An object is gone, or not selected any more.
-    Delete(Box<Value>),
+    Delete(Value),
     /// The API server is away; the watch goes on when it is back. Said once until then.
     Interrupted(Failure),
-    /// It cannot be followed.
-    Failed(Failure),
 }
 
 /// Followed objects. Dropping it ends the watch.
 pub(crate) struct Watcher {
-    pub(crate) events: mpsc::Receiver<Event>,
-    task: JoinHandle<()>,
+    events: BoxStream<'static, watcher::Result<watcher::Event<DynamicObject>>>,
+    what: &'static str,
+    patience: Duration,
+    /// Since when lists fail.
+    unlisted: Option<Instant>,
+    failed: Option<Instant>,
 }
 
 impl Watcher {
-    /// `path`: of the collection. `what`: such as "nodes". `from`: the version of a list that was read already; none:
-    /// begins with one.
-    pub(crate) fn new(
-        client: &Client,
-        path: &str,
-        what: &'static str,
-        selector: Selector,
-        from: Option<String>,
-    ) -> Self {
-        let (sender, events) = mpsc::channel(QUEUE);
-        let reflector = Reflector { client: client.clone(), path: path.to_owned(), what, selector, sender };
-        Self { events, task: tokio::spawn(reflector.run(from)) }
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-struct Reflector {
-    client: Client,
-    path: String,
-    what: &'static str,
-    selector: Selector,
-    sender: mpsc::Sender<Event>,
-}
-
-enum End {
-    /// Nobody reads any more.
-    Unread,
-    /// The history is gone.
-    Relist,
-    /// Begin a watch where this one ended; why it did, if not as it should.
-    Again(Option<ApiError>),
-}
-
-impl Reflector {
-    async fn run(self, mut from: Option<String>) {
-        let (mut pause, mut interrupted) = (PAUSE_FIRST, false);
-        loop {
-            let listed = match from.take() {
-                Some(version) => Ok(Some(version)),
-                None => self.list().await,
-            };
-            let mut version = match listed {
-                Ok(Some(version)) => version,
-                Ok(None) => return,
-                Err(error) => return self.fail(error).await,
-            };
-            loop {
-                let begun = Instant::now();
-                let relists = match self.watch(&mut version).await {
-                    Ok(End::Unread) => return,
-                    Ok(End::Relist) => true,
-                    Ok(End::Again(error)) => {
-                        if let Some(error) = error.filter(|_| !interrupted) {
-                            interrupted = true;
-                            let _ = self.sender.send(Event::Interrupted(error.into())).await;
-                        }
-                        false
-                    }
-                    Err(error) => return self.fail(error).await,
-                };
-                // One that failed at once: a server in trouble is not to be asked without end, least of all for lists.
-                let failed = begun.elapsed() < SOON;
-                if !failed {
-                    (pause, interrupted) = (PAUSE_FIRST, false);
-                }
-                if failed || relists {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
-                }
-                if relists {
-                    break;
-                }
-            }
-        }
-    }
-
-    async fn fail(&self, error: ApiError) {
-        let _ = self.sender.send(Event::Failed(error.into())).await;
-    }
-
-    /// The version of the list; none if nobody reads any more.
-    async fn list(&self) -> Result<Option<String>, ApiError> {
-        let what = format!("list {}", self.what);
-        let mut pages = Pager::new(&self.client, &self.path, &what, &self.selector);
-        loop {
-            let page = pages.next().await?;
-            let init = page.is_first.then_some(Event::Init);
-            let done = page.version.is_some().then_some(Event::InitDone);
-            let objects = page.items.into_iter().map(|object| Event::Apply(Box::new(object)));
-            for event in init.into_iter().chain(objects).chain(done) {
-                if self.sender.send(event).await.is_err() {
-                    return Ok(None);
-                }
-            }
-            if page.version.is_some() {
-                return Ok(page.version);
-            }
-        }
-    }
-
-    async fn watch(&self, version: &mut String) -> Result<End, ApiError> {
-        let what = format!("watch {}", self.what);
-        let Selector { labels, fields } = self.selector.clone();
-        let params = WatchParams {
-            label_selector: labels,
-            field_selector: fields,
+    /// `what`: such as "nodes".
+    pub(crate) fn new<K: Resource<DynamicType = ()>>(client: &Client, what: &'static str, selector: Selector) -> Self {
+        let api: Api<DynamicObject> = Api::all_with(client.kube.clone(), &ApiResource::erase::<K>(&()));
+        let config = watcher::Config {
+            label_selector: selector.labels,
+            field_selector: selector.fields,
             timeout: Some(WATCH_SECONDS),
-            bookmarks: true,
-            ..WatchParams::default()
+            page_size: Some(client.page),
+            ..watcher::Config::default()
         };
-        let request = Path::new(&self.path).watch(&params, version);
-        let request = request.map_err(|error| ApiError::new(&what, error.to_string()))?;
-        let events = match self.client.streaming().request_events::<Value>(request).await {
-            Ok(events) => events,
-            Err(error) => {
-                let error = ApiError::from_kube(&what, error);
-                return match error.code() {
-                    410 => Ok(End::Relist),
-                    // Credentials that worked for the list: an exec plugin may fail once when it renews them.
-                    _ if error.may_pass() || error.is_auth() => Ok(End::Again(Some(error))),
-                    _ => Err(error),
-                };
-            }
+        // kube asks for ever for a version that the API server no longer has, if the refusal is the answer's status and no event.
+        let until_gone = move || {
+            watcher(api.clone(), config.clone()).scan(false, |was_gone, event| {
+                let event = (!*was_gone).then_some(event);
+                *was_gone = matches!(&event, Some(Err(error)) if is_gone(error));
+                future::ready(event)
+            })
         };
-        let mut events = pin!(events);
+        let events = stream::repeat_with(until_gone).flatten().backoff(Pauses::default()).boxed();
+        Self { events, what, patience: client.patience, unlisted: None, failed: None }
+    }
+
+    /// What comes next, for as long as that takes. Nothing is lost if nobody waits for it any more.
+    ///
+    /// # Errors
+    /// It cannot be followed.
+    pub(crate) async fn next(&mut self) -> Result<Event, Failure> {
         loop {
-            let event = match tokio::time::timeout(DEAD, events.next()).await {
-                Ok(Some(Ok(event))) => event,
-                Ok(Some(Err(error))) => return Ok(End::Again(Some(ApiError::from_kube(&what, error)))),
-                Ok(None) | Err(_) => return Ok(End::Again(None)),
-            };
-            let event = match event {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    keep_version(&object, version);
-                    Event::Apply(Box::new(object))
+            match self.events.next().await {
+                Some(Ok(watcher::Event::Init)) => return Ok(Event::Init),
+                Some(Ok(watcher::Event::InitDone)) => {
+                    self.unlisted = None;
+                    return Ok(Event::InitDone);
                 }
-                WatchEvent::Deleted(object) => {
-                    keep_version(&object, version);
-                    Event::Delete(Box::new(object))
+                Some(Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object))) => {
+                    return Ok(Event::Apply(whole(object)));
                 }
-                WatchEvent::Bookmark(bookmark) => {
-                    version.clone_from(&bookmark.metadata.resource_version);
-                    continue;
+                Some(Ok(watcher::Event::Delete(object))) => return Ok(Event::Delete(whole(object))),
+                Some(Err(error)) if is_gone(&error) => {}
+                Some(Err(error)) => {
+                    if let Some(event) = self.failed(error)? {
+                        return Ok(event);
+                    }
                 }
-                // A server in trouble has forgotten nothing: a list would be more trouble.
-                WatchEvent::Error(status) => {
-                    let error = ApiError::from_kube(&what, kube::Error::Api(status));
-                    return Ok(if error.may_pass() { End::Again(Some(error)) } else { End::Relist });
-                }
-            };
-            if self.sender.send(event).await.is_err() {
-                return Ok(End::Unread);
+                None => return Err(Failure::new(format!("watch {}: it has ended: a bug; try again", self.what))),
             }
+        }
+    }
+
+    /// Says it, if that is new.
+    fn failed(&mut self, error: Error) -> Result<Option<Event>, Failure> {
+        let now = Instant::now();
+        let is_list = matches!(error, Error::InitialListFailed(_));
+        let is_start = matches!(error, Error::WatchStartFailed(_));
+        let error = self.told(error);
+        let goes_on = if is_list {
+            let expired = error.code() == 410;
+            let patience = if expired { self.patience.max(EXPIRED) } else { self.patience };
+            (error.may_pass() || expired) && now - *self.unlisted.get_or_insert(now) < patience
+        } else {
+            // Credentials that worked for the list: an exec plugin may fail once when it renews them.
+            !is_start || error.may_pass() || error.is_auth()
+        };
+        if !goes_on {
+            return Err(error.into());
+        }
+        let was_told = self.failed.replace(now).is_some_and(|failed| now - failed < RECOVERED);
+        Ok((!was_told).then(|| Event::Interrupted(error.into())))
+    }
+
+    fn told(&self, error: Error) -> ApiError {
+        let what = |verb: &str| format!("{verb} {}", self.what);
+        match error {
+            Error::InitialListFailed(error) => ApiError::from_kube(&what("list"), error),
+            Error::WatchStartFailed(error) | Error::WatchFailed(error) => ApiError::from_kube(&what("watch"), error),
+            Error::WatchError(status) => ApiError::from_kube(&what("watch"), kube::Error::Api(status)),
+            Error::NoResourceVersion => ApiError::new(&what("list"), "the API server's answer has no resourceVersion"),
         }
     }
 }
 
-fn keep_version(object: &Value, version: &mut String) {
-    if let Some(seen) = object.pointer("/metadata/resourceVersion").and_then(Value::as_str) {
-        seen.clone_into(version);
+/// kube's own begin anew with each list that begins, although none succeeds.
+#[derive(Default)]
+struct Pauses(watcher::DefaultBackoff);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next()
     }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {}
+}
+
+/// The version that was to be gone on from is forgotten: all is to be listed anew. A server in trouble has forgotten nothing,
+/// and a list would be more trouble.
+fn is_gone(error: &Error) -> bool {
+    match error {
+        Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 410,
+        Error::WatchError(status) => status.code != 429 && status.code < 500,
+        _ => false,
+    }
+}
+
+/// As it is on the wire, without apiVersion and kind, which are not in lists.
+fn whole(DynamicObject { metadata, mut data, .. }: DynamicObject) -> Value {
+    if let (Some(fields), Ok(metadata)) = (data.as_object_mut(), serde_json::to_value(metadata)) {
+        fields.insert("metadata".to_owned(), metadata);
+    }
+    data
 }
 
 /// Whether a resourceVersion is before another one. They are numbers on every server that is built on etcd.

@@ -124,7 +124,7 @@ impl AssignmentWriter {
                 target.planned(&patch);
                 return Ok(());
             }
-            match client.once(&what, patch_node(node, &patch, self.dry_run == DryRun::Server)).await {
+            match client.request(&what, patch_node(node, &patch, self.dry_run == DryRun::Server)).await {
                 Ok(answer) => {
                     let kept = assign::source_kept(&patch, &target.answered(&answer, self.dry_run));
                     self.keeps_source = kept.or(self.keeps_source);

@@ -134,7 +134,7 @@ impl Question {
         let list = async {
             let context = self.context().await?;
             let params = ListParams { limit: Some(NAMES), ..ListParams::default() };
-            let list = context.api().once("list names", Path::new(path).list_metadata(&params)).await.ok()?;
+            let list = context.api().request("list names", Path::new(path).list_metadata(&params)).await.ok()?;
             let names = list.get("items")?.as_array()?.iter();
             let names = names.filter_map(|item| item.pointer("/metadata/name")?.as_str());
             Some(names.map(|name| (format!("{before}{}", plain(name)), String::new())).collect())

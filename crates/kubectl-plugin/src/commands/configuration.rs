@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::Failure;
 use crate::api::client::{Client, segment};
-use crate::api::list::{Pager, Selector};
+use crate::api::list::{Selector, list};
 use crate::api::nodes::{self, NODES};
 use crate::fleet::compare::{Kind, Side};
 use crate::fleet::config_ref::ConfigRef;
@@ -104,7 +104,7 @@ pub(crate) async fn running(client: &Client, node: &str) -> Result<Value, Failur
     let request = segment(node, "node")
         .and_then(|node| Path::new(NODES).get(&format!("{node}/proxy/configz"), &GetParams::default()));
     let what = format!("read the /configz of node {node} (verb get on nodes/proxy)");
-    let answer: Value = client.request(&what, request).await?;
+    let answer = client.request(&what, request).await?;
     let Some(Value::Object(mut fields)) = answer.get("kubeletconfig").cloned() else {
         return Err(Failure::new(format!("{what}: the kubelet's answer has no \"kubeletconfig\"")));
     };
@@ -237,8 +237,8 @@ pub(crate) async fn inventory(client: &Client, node: &str) -> Result<PodInventor
     let object = nodes::get(client, node).await?;
     let selector = Selector::fields(format!("spec.nodeName={node}"));
     let what = format!("list the pods of node {node}");
-    let read = |pod: &Value| Ok::<_, Failure>(Some(PodSummary::from_object(pod)));
-    let (pods, _) = Pager::new(client, "/api/v1/pods", &what, &selector).all(read).await?;
+    let read = |pod| Some(PodSummary::from_object(&pod));
+    let pods = list(client, "/api/v1/pods", &what, selector, read).await?;
     Ok(PodInventory { pods, node: NodeSummary::from_object(&object) })
 }
 

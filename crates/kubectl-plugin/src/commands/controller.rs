@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::net::TcpListener;
 
-use crate::api::client::{Client, RetryPolicy};
+use crate::api::client::Client;
 use crate::commands::wait::interrupted;
 use crate::controller::{self, Leader, Scope};
 use crate::fleet::leader_election::LEASE_NAME;
@@ -48,8 +48,7 @@ impl Options {
 
 /// A write that is answered later could be that of a controller whose Lease is over.
 pub(crate) fn client(context: &Context) -> Client {
-    let policy = RetryPolicy { total: Duration::ZERO, ..RetryPolicy::long(ANSWER_TIMEOUT) };
-    Client::new(context.client.clone(), &context.namespace, policy)
+    Client { answer: ANSWER_TIMEOUT, page: 100, ..context.api() }
 }
 
 fn tell(leader: Leader<'_>) {

@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::api::client::{ApiError, Client};
-use crate::api::list::{Pager, Selector};
+use crate::api::list::{Selector, list};
 use crate::api::nodes::{self, NODES, bare_name};
 use crate::fleet::doctor::pools::{ExaminedPools, not_served};
 use crate::fleet::doctor::rights::{self, RIGHTS, Right};
@@ -87,9 +87,9 @@ impl Options {
         let mut examined_nodes = Vec::new();
         if self.nodes.is_empty() {
             let selector = Selector { labels: self.selector.clone(), fields: None };
-            let read = |node: &Value| Ok::<_, ApiError>(Some(ExaminedNode::new(node, &client.namespace)));
-            match Pager::new(client, NODES, "list nodes", &selector).all(read).await {
-                Ok((found, _)) => examined_nodes = found,
+            let read = |node| Some(ExaminedNode::new(&node, &client.namespace));
+            match list(client, NODES, "list nodes", selector, read).await {
+                Ok(found) => examined_nodes = found,
                 Err(error) => report.not_seen("the nodes", &error),
             }
             if examined_nodes.is_empty() && report.unchecked.is_empty() {

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::api::client::segment;
-use crate::api::list::{Pager, Selector};
+use crate::api::list::{Selector, list};
 use crate::api::nodes::{self, bare_name};
 use crate::commands::status::now;
 use crate::fleet::events::{self, ConfigEvent};
@@ -34,8 +34,7 @@ impl Options {
         let selector = Selector::fields(format!("involvedObject.kind=Node,involvedObject.name={node}"));
         let what = format!("list the events of node {node} in namespace default");
         let api = context.api();
-        let read = |event: &Value| Ok::<_, Failure>(ConfigEvent::from_event(event));
-        let (mut events, _) = Pager::new(&api, EVENTS, &what, &selector).all(read).await?;
+        let mut events = list(&api, EVENTS, &what, selector, |event| ConfigEvent::from_event(&event)).await?;
         events::sort(&mut events);
         if events.is_empty() {
             // A node that is not there is not one without events.

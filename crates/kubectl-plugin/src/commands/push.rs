@@ -229,7 +229,7 @@ impl Options {
         let params = PostParams { dry_run: self.dry_run == DryRun::Server, ..PostParams::default() };
         let request =
             config_maps(&client.namespace).and_then(|maps| maps.create(&params, object.to_string().into_bytes()));
-        match client.once(&format!("create ConfigMap {}/{name}", client.namespace), request).await {
+        match client.request(&format!("create ConfigMap {}/{name}", client.namespace), request).await {
             Ok(created) => Ok(("created", created)),
             Err(error) if error.is_conflict() => Ok(("unchanged", Self::compare(client, name, &object).await?)),
             Err(error) if error.is_absent() => Err(Failure::new(format!(

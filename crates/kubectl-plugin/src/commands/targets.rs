@@ -209,7 +209,7 @@ impl Writer {
         let dry_run = self.assignments.dry_run;
         if dry_run != DryRun::Client {
             let request = patch_node(node, &patch, dry_run == DryRun::Server);
-            if let Err(error) = self.client.once(&format!("patch node {node}"), request).await {
+            if let Err(error) = self.client.request(&format!("patch node {node}"), request).await {
                 let why = if error.is_conflict() || error.refuses_source() {
                     format!("the API server refuses the annotation {annotation}")
                 } else {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use hyper::Request;
+use k8s_openapi::api::core::v1 as api;
 use kube::api::PostParams;
 use kube::core::request::Request as Path;
 use serde_json::{Value, json};
@@ -186,8 +187,7 @@ impl Shared {
     async fn drain(&self, name: &str, wake: &Notify) -> Option<String> {
         let selector = Selector::fields(format!("spec.nodeName={name}"));
         // An API server in trouble keeps no Node from being drained for longer than that.
-        let mut watcher =
-            Watcher::new(&self.client.for_reading(), "/api/v1/pods", "pods of all namespaces", selector, None);
+        let mut watcher = Watcher::new::<api::Pod>(&self.client.for_reading(), "pods of all namespaces", selector);
         loop {
             match self.next(name) {
                 Next::GiveUp => return None,
@@ -197,11 +197,10 @@ impl Shared {
                     }
                 }
                 Next::Wait(pause) => tokio::select! {
-                    event = watcher.events.recv() => {
-                        if let Err(failure) = self.observe(name, event) {
-                            return Some(format!("{}; the controller's rights to Pods are in packaging/manifests/pools-drain", failure.message));
-                        }
-                    }
+                    event = watcher.next() => match event {
+                        Ok(event) => self.observe(name, event),
+                        Err(failure) => return Some(format!("{}; the controller's rights to Pods are in packaging/manifests/pools-drain", failure.message)),
+                    },
                     () = wake.notified() => {}
                     () = tokio::time::sleep(pause.unwrap_or(TRY_AGAIN)) => {}
                 },
@@ -227,19 +226,16 @@ impl Shared {
         }
     }
 
-    fn observe(&self, name: &str, event: Option<Event>) -> Result<(), Failure> {
+    fn observe(&self, name: &str, event: Event) {
         let mut drains = self.lock();
-        let Some(OneDrain { pods, .. }) = drains.get_mut(name) else { return Ok(()) };
+        let Some(OneDrain { pods, .. }) = drains.get_mut(name) else { return };
         match event {
-            Some(Event::Init) => pods.begin(),
-            Some(Event::InitDone) => pods.listed(),
-            Some(Event::Apply(pod)) => pods.observe(&pod),
-            Some(Event::Delete(pod)) => pods.remove(&pod),
-            Some(Event::Interrupted(_)) => {}
-            Some(Event::Failed(failure)) => return Err(failure),
-            None => return Err(Failure::new("watch pods: its task has ended: a bug; try again")),
+            Event::Init => pods.begin(),
+            Event::InitDone => pods.listed(),
+            Event::Apply(pod) => pods.observe(&pod),
+            Event::Delete(pod) => pods.remove(&pod),
+            Event::Interrupted(_) => {}
         }
-        Ok(())
     }
 
     /// What is decided by it may be new. When the next Pod is due is of interest here alone.
@@ -294,7 +290,7 @@ impl Shared {
     async fn eviction_version(&self) -> Result<String, ApiError> {
         let what = "see whether Pods can be evicted";
         let request = Request::get("/api/v1").body(Vec::new()).map_err(kube::core::request::Error::BuildRequest);
-        let all = self.client.once(what, request).await?;
+        let all = self.client.request(what, request).await?;
         let list = all.get("resources").and_then(Value::as_array).into_iter().flatten();
         let text = |resource: &Value, field: &str| {
             Some(resource.get(field).and_then(Value::as_str).filter(|text| !text.is_empty())?.to_owned())
@@ -316,7 +312,7 @@ impl Shared {
         let what = format!("create pods/eviction in namespace {namespace}");
         let body = body.to_string().into_bytes();
         let request = pods.create_subresource("eviction", name, &PostParams::default(), body);
-        self.client.once(&what, request).await.map(drop)
+        self.client.request(&what, request).await.map(drop)
     }
 }
 

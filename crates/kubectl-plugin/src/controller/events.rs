@@ -44,7 +44,7 @@ pub(super) async fn tell(
     });
     let events = Path::new("/api/v1/namespaces/default/events");
     let request = events.create(&PostParams::default(), event.to_string().into_bytes());
-    if let Err(error) = client.once("create events in namespace default", request).await {
+    if let Err(error) = client.request("create events in namespace default", request).await {
         output::note(&format!("warning: the event {}: {}", ready.reason, Failure::from(error).message));
     }
 }

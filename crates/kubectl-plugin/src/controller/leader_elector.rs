@@ -161,7 +161,7 @@ impl LeaderElector {
             let body = released(&self.seen.0, LEASE_NAME);
             let request =
                 Path::new(&self.path).replace(LEASE_NAME, &PostParams::default(), body.to_string().into_bytes());
-            let _ = tokio::time::timeout(RETRY_PERIOD, self.client.once("release the Lease", request)).await;
+            let _ = tokio::time::timeout(RETRY_PERIOD, self.client.request("release the Lease", request)).await;
         }
     }
 
@@ -185,7 +185,7 @@ impl LeaderElector {
         // The resourceVersion that was read is in it: of two that write at once one is told 409.
         let request =
             if lease.is_null() { path.create(&params, body) } else { path.replace(LEASE_NAME, &params, body) };
-        let written = self.in_time(self.client.once(&what, request)).await?;
+        let written = self.answered(self.client.request(&what, request).await)?;
         self.seen = (written, Instant::now());
         self.is_as_written = true;
         self.guard.set(Some(begun + RENEW_DEADLINE));
@@ -195,15 +195,14 @@ impl LeaderElector {
     /// The Lease; null if there is none.
     async fn read(&self) -> Result<Value, ApiError> {
         let get = Path::new(&self.path).get(LEASE_NAME, &GetParams::default());
-        let lease = self.in_time(self.client.optional(&format!("get the Lease {LEASE_NAME}"), get)).await?;
-        Ok(lease.unwrap_or_default())
+        let lease = self.client.optional(&format!("get the Lease {LEASE_NAME}"), get).await;
+        Ok(self.answered(lease)?.unwrap_or_default())
     }
 
-    async fn in_time<T>(&self, answer: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-        const ANSWER: Duration = Duration::from_secs(4);
-        let answer = tokio::time::timeout(ANSWER, answer).await;
-        let answer = answer.unwrap_or_else(|_| Err(ApiError::no_answer("hold the Lease")))?;
-        *self.guard.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        Ok(answer)
+    fn answered<T>(&self, answer: Result<T, ApiError>) -> Result<T, ApiError> {
+        if answer.is_ok() {
+            *self.guard.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
+        answer
     }
 }

@@ -94,7 +94,7 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard, scope: &Scope<'_
     if let Err(failure) = reflector.wait_for_sync().await {
         return failure;
     }
-    let pools: Api<KubeletConfigPool> = Api::all(client.streaming().clone());
+    let pools: Api<KubeletConfigPool> = Api::all(client.kube.clone());
     // Where a node belongs to two pools, what one says concerns the other.
     let others = watcher(pools.clone(), watcher::Config::default()).default_backoff().touched_objects();
     let drains = Drains::new(client, &store, &guard);

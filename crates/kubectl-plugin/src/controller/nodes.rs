@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -13,7 +14,6 @@ use tokio::time::Instant;
 use crate::Failure;
 use crate::api::client::Client;
 use crate::api::list::Selector;
-use crate::api::nodes::NODES;
 use crate::api::watch::{Event, Watcher, older};
 use crate::fleet::node::NodeRow;
 use crate::fleet::pool::node::{NodePreflight, PoolNode};
@@ -57,7 +57,7 @@ pub(super) struct NodeReflector {
 impl NodeStore {
     pub(super) fn follow(client: &Client) -> (Self, NodeReflector) {
         let store = Self { nodes: Arc::default(), changed: Arc::default(), namespace: client.namespace.clone() };
-        let watcher = Watcher::new(&client.for_reading(), NODES, "nodes", Selector::default(), None);
+        let watcher = Watcher::new::<Node>(&client.for_reading(), "nodes", Selector::default());
         (store.clone(), NodeReflector { store, watcher, listed: BTreeSet::new() })
     }
 
@@ -197,24 +197,22 @@ impl NodeReflector {
 
     /// One event; whether a list is complete by it.
     async fn apply_next_event(&mut self) -> Result<bool, Failure> {
-        match self.watcher.events.recv().await {
-            Some(Event::Init) => self.listed.clear(),
-            Some(Event::Apply(node)) => {
+        match self.watcher.next().await? {
+            Event::Init => self.listed.clear(),
+            Event::Apply(node) => {
                 self.listed.extend(name(&node).map(str::to_owned));
                 self.store.observe(&node);
             }
-            Some(Event::Delete(node)) => {
+            Event::Delete(node) => {
                 let gone = name(&node).unwrap_or_default();
                 self.store.forget(|name| name == gone);
             }
-            Some(Event::InitDone) => {
+            Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed);
                 self.store.forget(|name| !listed.contains(name));
                 return Ok(true);
             }
-            Some(Event::Interrupted(failure)) => output::note(&format!("warning: {}; trying on", failure.message)),
-            Some(Event::Failed(failure)) => return Err(failure),
-            None => return Err(Failure::new("watch nodes: its task has ended: a bug; try again")),
+            Event::Interrupted(failure) => output::note(&format!("warning: {}; trying on", failure.message)),
         }
         Ok(false)
     }

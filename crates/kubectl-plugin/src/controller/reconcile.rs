@@ -383,11 +383,11 @@ impl Reconciler {
             "apiVersion": KubeletConfigPool::api_version(&()), "kind": KubeletConfigPool::kind(&()),
             "metadata": {"name": name, "resourceVersion": pool.resource_version()}, "status": status,
         });
-        let pools: Api<KubeletConfigPool> = Api::all(self.client.streaming().clone());
+        let pools: Api<KubeletConfigPool> = Api::all(self.client.kube.clone());
         let params = PatchParams::apply(MANAGER).force();
         let patch = Patch::Apply(&object);
         let answer = pools.patch_status(&name, &params, &patch);
-        let written = tokio::time::timeout(self.client.retry_policy.answer, answer).await;
+        let written = tokio::time::timeout(self.client.answer, answer).await;
         let written = written.map_err(|_| ApiError::no_answer(&what))?;
         let written = written.map_err(|error| ApiError::from_kube(&what, error))?;
         lock(&self.written).insert(pool.uid().unwrap_or_default(), (written, Instant::now()));

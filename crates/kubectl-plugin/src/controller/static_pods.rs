@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use crate::api::client::{ApiError, Client};
-use crate::api::list::{Pager, Selector};
+use crate::api::list::{Selector, list};
 use crate::fleet::pool::node::{StaticPod, static_pod};
 
 /// Where kubeadm and others have them.
@@ -16,8 +14,8 @@ pub(super) async fn unready(client: &Client, nodes: &[String]) -> Result<BTreeMa
     let (mut unready, mut without) = (BTreeMap::new(), Vec::new());
     for node in nodes {
         let selector = Selector::fields(format!("spec.nodeName={node}"));
-        let read = |pod: &Value| Ok::<_, ApiError>(static_pod(pod));
-        let (pods, _) = Pager::new(client, PODS, "list pods in namespace kube-system", &selector).all(read).await?;
+        let read = |pod| static_pod(&pod);
+        let pods = list(client, PODS, "list pods in namespace kube-system", selector, read).await?;
         if pods.is_empty() {
             without.push(node);
         }

@@ -227,6 +227,7 @@ fn a_watch_is_one_list_and_goes_on_from_where_it_was() {
     bench.server.delete_node("elsewhere");
     bench.server.patch_node("n3", json!({"status": {"nodeInfo": {"kubeletVersion": "v1.37.0"}}}));
     bench.server.compact();
+    bench.server.gone_as_http(true);
     bench.server.restart();
     let rows = [watching.line(), watching.line()];
     assert!(rows[0].contains("deleted") && rows[0].starts_with("elsewhere"), "{rows:?}");

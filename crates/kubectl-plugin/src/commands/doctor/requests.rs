@@ -34,7 +34,7 @@ async fn review(client: &Client, resource: &str, kind: &str, spec: &Value) -> Re
     let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "metadata": {}, "spec": spec});
     let path = format!("/apis/authorization.k8s.io/v1/{resource}");
     let what = format!("create {resource}");
-    let answer = client.once(&what, request(Method::POST, &path, "application/json", &body)).await?;
+    let answer = client.request(&what, request(Method::POST, &path, "application/json", &body)).await?;
     Ok(answer.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or_default())
 }
 
@@ -49,7 +49,7 @@ pub(crate) async fn who(client: &Client) -> Option<String> {
     let (kind, api) = ("SelfSubjectReview", "authentication.k8s.io/v1");
     let body = json!({"apiVersion": api, "kind": kind, "metadata": {}});
     let request = request(Method::POST, &format!("/apis/{api}/selfsubjectreviews"), "application/json", &body);
-    let answer = client.once("create selfsubjectreviews", request).await.ok()?;
+    let answer = client.request("create selfsubjectreviews", request).await.ok()?;
     answer.pointer("/status/userInfo/username").and_then(Value::as_str).map(str::to_owned)
 }
 
@@ -131,7 +131,7 @@ fn patch(node: &str, body: &Value) -> RequestResult {
 pub(crate) async fn keeps_source(client: &Client, node: &str) -> Result<bool, ApiError> {
     let map = json!({"namespace": client.namespace, "name": NOBODY, "kubeletConfigKey": "kubelet"});
     let body = json!({"spec": {"configSource": {"configMap": map}}});
-    let answer = client.once("patch node", patch(node, &body)).await?;
+    let answer = client.request("patch node", patch(node, &body)).await?;
     Ok(answer.pointer("/spec/configSource/configMap/name").and_then(Value::as_str) == Some(NOBODY))
 }
 
@@ -146,7 +146,7 @@ pub(crate) async fn guards_labels(client: &Client, node: &str) -> Result<bool, A
             request.headers_mut().insert(HeaderName::from_static(name), value);
         }
     }
-    match client.once("patch node", request).await {
+    match client.request("patch node", request).await {
         Ok(_) => Ok(false),
         // NodeRestriction's words (plugin/pkg/admission/noderestriction/admission.go, v1.20.2 and v1.36.2), and those of
         // an authorizer that lets nodes patch nothing.

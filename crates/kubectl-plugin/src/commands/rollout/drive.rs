@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::progress_reporter::ProgressReporter;
 use crate::api::client::Client;
 use crate::api::list::Selector;
-use crate::api::pools::{POOLS, StoredPool};
+use crate::api::pools::StoredPool;
 use crate::api::watch::{Event, Watcher, older};
 use crate::commands::controller::client as controller_client;
 use crate::commands::doctor::requests;
@@ -19,6 +19,7 @@ use crate::controller::{self, Leader, Scope, only_pool};
 use crate::fleet::doctor::rights::RIGHTS;
 use crate::fleet::leader_election::{LEASE_NAME, holder};
 use crate::fleet::pool::progress::{Standing, advice, condition, standing};
+use crate::fleet::pool::types::KubeletConfigPool;
 use crate::output::{self, plain};
 use crate::{Context, Failure};
 
@@ -143,14 +144,14 @@ async fn follow(
     reporter: &mut ProgressReporter,
 ) -> Result<String, Failure> {
     let selector = Selector::fields(format!("metadata.name={name}"));
-    let mut watcher = Watcher::new(&client.for_reading(), POOLS, "pools", selector, None);
+    let mut watcher = Watcher::new::<KubeletConfigPool>(&client.for_reading(), "pools", selector);
     let mut pool: Option<StoredPool> = None;
     let mut changed = Instant::now();
     loop {
         let gone = || Err(Failure::new(format!("pool {name} was deleted; nodes keep what they have")));
         let event = async {
             tokio::select! {
-                event = watcher.events.recv() => Some(event),
+                event = watcher.next() => Some(event),
                 Ok(()) = judgement.changed() => None,
             }
         };
@@ -160,19 +161,18 @@ async fn follow(
             Ok(None) | Err(_) => Err(()),
         };
         match event {
-            Ok(Some(Event::Apply(object))) => {
-                let new = StoredPool::new(*object)?;
+            Ok(Ok(Event::Apply(object))) => {
+                let new = StoredPool::new(object)?;
                 if pool.as_ref().is_none_or(|old| old.pool.status != new.pool.status) {
                     changed = Instant::now();
                 }
                 pool = Some(new);
             }
-            Ok(Some(Event::InitDone)) if pool.is_none() => return gone(),
-            Ok(Some(Event::Delete(_))) => return gone(),
-            Ok(Some(Event::Interrupted(failure))) => reporter.note(&format!("warning: {}; trying on", failure.message)),
-            Ok(Some(Event::Failed(failure))) => return Err(again(name, &failure.message)),
-            Ok(None) => return Err(again(name, "watch pools: it has ended")),
-            Ok(Some(Event::Init | Event::InitDone)) | Err(()) => {}
+            Ok(Ok(Event::InitDone)) if pool.is_none() => return gone(),
+            Ok(Ok(Event::Delete(_))) => return gone(),
+            Ok(Ok(Event::Interrupted(failure))) => reporter.note(&format!("warning: {}; trying on", failure.message)),
+            Ok(Err(failure)) => return Err(again(name, &failure.message)),
+            Ok(Ok(Event::Init | Event::InitDone)) | Err(()) => {}
         }
         if let Some(pool) = &pool {
             reporter.progress(name, &pool.pool);

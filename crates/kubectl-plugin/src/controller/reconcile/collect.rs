@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{COLLECT_EVERY, Reconciler, lock};
 use crate::api::client::ApiError;
-use crate::api::list::{Pager, Selector};
+use crate::api::list::{Selector, list};
 use crate::fleet::pool::collect::{UnusedRevision, UsedRevisions};
 use crate::fleet::pool::revision::POOL_LABEL;
 use crate::output;
@@ -41,18 +41,7 @@ impl Reconciler {
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
         let (what, made) = (format!("list configmaps in namespace {namespace}"), Selector::labels(POOL_LABEL));
         // What is used is looked at after the list: nothing that is in it can be needed meanwhile and not be seen.
-        let mut maps = Vec::new();
-        let mut pages = Pager::new(&self.client, &path, &what, &made);
-        loop {
-            let page = pages.next().await?;
-            if page.is_first {
-                maps.clear();
-            }
-            maps.extend(page.items);
-            if page.version.is_some() {
-                break;
-            }
-        }
+        let maps = list(&self.client, &path, &what, made, Some).await?;
         let (used, now) = (self.used_revisions(), self.clock.now());
         let mut unused: Vec<UnusedRevision> = maps.iter().filter_map(|map| used.unused(map, now)).collect();
         unused.sort();
@@ -63,7 +52,7 @@ impl Reconciler {
             let preconditions = Preconditions { uid: Some(uid), resource_version: None };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
             let what = format!("delete ConfigMap {name} in namespace {namespace}");
-            match self.client.once(&what, Path::new(&path).delete(&name, &params)).await {
+            match self.client.request(&what, Path::new(&path).delete(&name, &params)).await {
                 // It is gone, or another one.
                 Err(error) if !matches!(error.code(), 404 | 409) => return Err(error),
                 _ => {}
