@@ -13,7 +13,7 @@ use crate::pods::{Container, container};
 use crate::supervisor::{Case, signal};
 
 pub const POOLS: &str = "/apis/kubelet-supervisor.io/v1alpha1/kubeletconfigpools";
-const CRD: &str = "crd/kubeletconfigpools.kubelet-supervisor.io";
+pub const CRD: &str = "crd/kubeletconfigpools.kubelet-supervisor.io";
 const NAME: &str = "kubelet-config-controller";
 pub const ACCOUNT: &str = "system:serviceaccount:kubelet-config:kubelet-config-controller";
 const PODS: &str = "/api/v1/namespaces/kubelet-config/pods";
@@ -81,7 +81,8 @@ fn await_condition(case: &Case, kind: &str, reason: &str) -> Value {
 
 /// The CRD and the controller's rights.
 pub fn install(case: &Case) {
-    // Its rules are CEL, which kubectl does not know before 1.23, and API servers of then drop.
+    // Its rules are CEL. kubectl before 1.23 does not know them, nor does the schema of an API server of then, by which a later
+    // kubectl validates; that server drops them.
     case.kubectl(&["create", "--validate=false", "-f", &format!("{MANIFESTS}/pools/crd.yaml")]);
     case.kubectl(&["apply", "-f", &format!("{MANIFESTS}/pools/rbac.yaml")]);
     case.await_established(CRD);

@@ -47,8 +47,8 @@ pub(crate) async fn list(client: &Client) -> Result<Vec<StoredPool>, Failure> {
     match list_objects(client).await {
         Ok(objects) => objects.into_iter().map(StoredPool::new).collect(),
         Err(error) if error.is_absent() => Err(Failure::new(
-            "this API server has no KubeletConfigPool, which a rollout writes: `kubectl create -f packaging/manifests/pools/crd.yaml` \
-             makes it (with cluster-admin; kubectl before 1.23 wants --validate=false)",
+            "this API server has no KubeletConfigPool, which a rollout writes: \
+             `kubectl create --validate=false -f packaging/manifests/pools/crd.yaml` makes it (with cluster-admin)",
         )),
         Err(error) => Err(error.into()),
     }

@@ -28,7 +28,7 @@ pub(crate) fn not_served(group: &Value) -> Option<Finding> {
         "the CRD of pools serves {}, and this version of the plugin speaks {VERSION}",
         if versions.is_empty() { "no version".to_owned() } else { versions.join(", ") }
     );
-    let mend = vec!["kubectl replace -f packaging/manifests/pools/crd.yaml".to_owned()];
+    let mend = vec!["kubectl replace --validate=false -f packaging/manifests/pools/crd.yaml".to_owned()];
     (!versions.contains(&VERSION)).then(|| Finding::of_cluster("pools-not-served", problem, mend))
 }
 
@@ -61,7 +61,7 @@ impl ExaminedPools<'_> {
         let image = self.image.map(|image| format!(" (image {image})")).unwrap_or_default();
         let problem = format!("who carries out pools is {other}{image}, and this plugin is {OWN}");
         let mend = vec![format!(
-            "kubectl apply -k packaging/manifests/pools, with the image of {OWN}; or use that version's plugin"
+            "kubectl apply --validate=false -k packaging/manifests/pools, with the image of {OWN}; or use that version's plugin"
         )];
         (other != OWN).then(|| Finding::of_cluster("controller-version", problem, mend))
     }
