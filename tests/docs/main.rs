@@ -5,6 +5,7 @@ mod advisories;
 mod maps;
 mod measured;
 mod metrics;
+mod readme;
 mod sbom;
 mod trial_diagram;
 

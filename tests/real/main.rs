@@ -37,6 +37,7 @@ mod pods;
 mod preflight;
 mod privileges;
 mod process;
+mod readme;
 mod readmission;
 mod snapshots;
 mod standby;
@@ -115,6 +116,7 @@ const CASES: &[Test] = &[
     Test("cut_off", BOTH, trial::cut_off),
     Test("not_to_blame", BOTH, trial::not_to_blame),
     Test("plugin_tutorial", BOTH, plugin_tutorial::as_written),
+    Test("readme", LABELS, readme::as_written),
     Test("server_drops", LABELS, carriers::server_drops),
     Test("node_cannot_label", LABELS, carriers::node_cannot_label),
     Test("controller_rights", LABELS, privileges::controller),

@@ -10,10 +10,15 @@ use crate::cluster::run;
 use crate::supervisor::Case;
 use crate::versions;
 
+/// What is in the boxes marked `sh`.
+pub fn boxes(text: &str) -> Vec<&str> {
+    text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
 fn script() -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/usage/tutorial.md");
     let text = std::fs::read_to_string(file).unwrap();
-    let boxes: Vec<&str> = text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let boxes = boxes(&text);
     assert!(boxes.len() >= 10, "{}", boxes.len());
     boxes.concat()
 }

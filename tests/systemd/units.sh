@@ -91,6 +91,19 @@ types() {
     systemctl stop kubelet
 }
 
+# The README's lines, as they stand there. There is no toolchain in here: what cargo would make is there already.
+readme() {
+    bare kubeadm
+    mkdir -p /tmp/readme/{bin,target/release}
+    printf '#!/bin/sh\n' >/tmp/readme/bin/cargo && chmod 755 /tmp/readme/bin/cargo
+    cp /suite/kubelet-supervisor /tmp/readme/target/release/
+    sed -n '/^## Install it on a node$/,/^## /{/^```sh$/,/^```$/p}' /suite/README.md | grep -v '^```' >/tmp/readme/block
+    ok "README: its lines" bash -euc 'cd /tmp/readme && grep -q systemctl block && PATH=/tmp/readme/bin:$PATH && . ./block'
+    ok "README: the kubelet is ready" until_true 30 ready
+    ok "README: the main process is the supervisor" main_is_supervisor
+    systemctl stop kubelet
+}
+
 options() {
     bare kubeadm
     ok "options are given to run" kubelet-supervisor enable -- --trial-duration 7m --node-name 'a $b%i'
@@ -249,6 +262,7 @@ walk kubeadm "--config=/var/lib/kubelet/config.yaml --max-pods=42 --v=2"
 walk openshift "--cloud-provider= --volume-plugin-dir=/etc/kubernetes/kubelet-plugins/volume/exec --hostname-override= --register-with-taints=node-role.kubernetes.io/master=:NoSchedule"
 walk eks "--config=/var/lib/kubelet/config.yaml --hostname-override=ip-10-0-0-1.ec2.internal --node-ip=10.0.0.1"
 types
+readme
 options
 policies
 stores
