@@ -21,7 +21,6 @@ pub(super) struct LocalFiles {
     /// It is told once.
     difference: Option<LocalFilesDifference>,
     /// What the node's policy said of them last.
-    #[serde(skip)]
     admission: Admission,
 }
 

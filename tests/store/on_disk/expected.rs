@@ -131,5 +131,6 @@ pub fn records(phase: Phase) -> Records {
         frozen: true,
         retried: Some("2027-01-15T06:00:00Z".to_owned()),
         sequences: BTreeMap::new(),
+        local_hazards: None,
     }
 }
