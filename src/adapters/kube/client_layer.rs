@@ -37,8 +37,11 @@ const REQUEST_BURST: u32 = 100;
 /// Bytes of an answer with one object. etcd takes 1.5 MiB of it; JSON may spell a byte with six.
 const OBJECT_BYTES: usize = 8 << 20;
 
-/// Bytes of a list of pods, and of all that one watch tells in its two minutes.
+/// Bytes of a list of pods.
 const LIST_BYTES: usize = 64 << 20;
+
+/// Bytes of all that one watch tells in its two minutes. It may be one line, which is kept whole, twice while it grows.
+const WATCH_BYTES: usize = 32 << 20;
 
 /// Goes round the requests of a client; one for each client.
 #[derive(Clone, Debug)]
@@ -204,8 +207,11 @@ fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
 
 /// How many bytes are read of its answer.
 fn body_limit<A>(request: &Request<A>) -> usize {
-    let is_list = request.uri().path().ends_with("/pods") || verb(request) == "watch";
-    if is_list { LIST_BYTES } else { OBJECT_BYTES }
+    match request.uri().path() {
+        _ if verb(request) == "watch" => WATCH_BYTES,
+        path if path.ends_with("/pods") => LIST_BYTES,
+        _ => OBJECT_BYTES,
+    }
 }
 
 fn limited<B>(body: B, limit: usize, request: String) -> UnsyncBoxBody<Bytes, BoxError>
