@@ -16,7 +16,7 @@ use kubelet_supervisor::ports::{self, SpawnError, Store, StoreRequest};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Every method of a port that an effect, the boot or a reload calls; of the store's, every request.
+/// Every method of a port that an effect or the boot calls; of the store's, every request.
 pub const METHODS: [&str; 30] = [
     "store.read_records",
     "store.record",

@@ -1,4 +1,4 @@
-//! What the machine counts for the metrics: each thing once, when it happens, whoever takes over meanwhile.
+//! What the machine counts for the metrics: each thing once, when it happens.
 
 use kubelet_config::assignment::Assignment;
 use kubelet_config::hazard::HazardClass;

@@ -133,7 +133,7 @@ fn other_signals_are_passed_on() {
     let mut rig = Rig::long_trial();
     script(
         &mut rig,
-        "trap 'echo USR1' USR1; trap 'echo USR2' USR2; trap 'kill $!; exit 0' TERM; echo up\n\
+        "trap 'echo HUP' HUP; trap 'echo USR1' USR1; trap 'echo USR2' USR2; trap 'kill $!; exit 0' TERM; echo up\n\
          while :; do sleep 600 & wait; kill $!; done",
     );
     rig.start();
@@ -141,7 +141,7 @@ fn other_signals_are_passed_on() {
         eventually(text, || std::fs::read_to_string(rig.at("stdout")).ok().filter(|out| out.contains(text)));
     };
     out("up");
-    for (signal, text) in [(Signal::SIGUSR1, "USR1"), (Signal::SIGUSR2, "USR2")] {
+    for (signal, text) in [(Signal::SIGHUP, "HUP"), (Signal::SIGUSR1, "USR1"), (Signal::SIGUSR2, "USR2")] {
         rig.signal(signal);
         out(text);
     }

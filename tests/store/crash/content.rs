@@ -207,17 +207,13 @@ fn what_nobody_needs_is_removed() {
     for n in [1, 2] {
         write_to(&mut store, n).unwrap();
     }
-    let rendered = Path::new(ROOT).join("supervisor/rendered");
     let leftover = Path::new(ROOT).join("supervisor/configs/tmp_x");
-    for dir in [&rendered, &leftover] {
-        use kubelet_supervisor::adapters::fsx::Disk as _;
-        disk.make_dir(dir, 0o700).unwrap();
-        disk.poke(&dir.join("kubelet"), b"of before");
-    }
+    kubelet_supervisor::adapters::fsx::Disk::make_dir(&disk, &leftover, 0o700).unwrap();
+    disk.poke(&leftover.join("kubelet"), b"of before");
     store.collect(&[source(2)].into(), &[digest(1)].into()).unwrap();
     assert_eq!([source(1), source(2), other.clone()].map(|source| store.open(&source).is_ok()), [false, true, false]);
     assert_eq!([1, 2].map(|n| store.open_config(&digest(n)).is_ok()), [true, false]);
-    assert_eq!([&rendered, &leftover].map(|dir| disk.peek(&dir.join("kubelet"))), [None, None]);
+    assert_eq!(disk.peek(&leftover.join("kubelet")), None);
     // It all can come back in the same life.
     store.save(&other, &payload(&other, &text(7))).unwrap();
     write_to(&mut store, 2).unwrap();

@@ -195,7 +195,7 @@ impl State {
         }
     }
 
-    /// The wait of this version, which a reload, a kubelet that dies, or an operator's freeze does not begin anew.
+    /// The wait of this version, which a kubelet that dies or an operator's freeze does not begin anew.
     fn moment_times(&mut self, source: Option<&Source>) -> &mut MomentTimes {
         let now = self.now;
         let times = &mut self.pending.good_moment;
