@@ -165,6 +165,7 @@ fn the_runtime_goes_away_in_mid_trial_and_no_version_is_bad() {
     }
     assert_eq!((node.active(), node.last_known_good()), ("a", ""));
     assert!(!node.is_bad("a"), "{:?}", node.events());
+    assert!(node.message("KubeletConfigTrialSuspended").contains("the container runtime does not answer"));
     node.environment.runtime = Some(true);
     node.is_ready = true;
     node.pass(minutes(12));

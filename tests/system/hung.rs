@@ -2,7 +2,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,9 +11,12 @@ use testkit::rig::{Rig, SOON, eventually};
 /// As many stacks as a pipe does not hold.
 const GOROUTINES: usize = 20_000;
 
-/// Answers whoever opens an HTTP/2 connection, as a container runtime does, while it is told to.
-fn runtime(path: &Path) -> Arc<AtomicBool> {
-    let listener = UnixListener::bind(path).unwrap();
+/// The kubelet's container runtime: answers whoever opens an HTTP/2 connection, while it is told to.
+pub fn runtime(rig: &mut Rig) -> Arc<AtomicBool> {
+    let socket = rig.at("runtime.sock");
+    rig.args.push("--container-runtime=remote".to_owned());
+    rig.args.push(format!("--container-runtime-endpoint=unix://{}", socket.display()));
+    let listener = UnixListener::bind(socket).unwrap();
     let answers = Arc::new(AtomicBool::new(true));
     let shared = Arc::clone(&answers);
     let serve = move || {
@@ -36,10 +38,7 @@ fn rig(more: &[&str]) -> (Rig, Arc<AtomicBool>) {
     rig.local(&format!("standIn: {{failHealthzAfter: 2s, goroutines: {GOROUTINES}}}"));
     rig.option("--hung-after", "2s");
     rig.options.extend(more.iter().map(|option| (*option).to_owned()));
-    let socket = rig.at("runtime.sock");
-    rig.args.push("--container-runtime=remote".to_owned());
-    rig.args.push(format!("--container-runtime-endpoint=unix://{}", socket.display()));
-    let answers = runtime(&socket);
+    let answers = runtime(&mut rig);
     (rig, answers)
 }
 
