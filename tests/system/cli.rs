@@ -82,17 +82,6 @@ fn check_and_render_tell_fields_of_no_effect() {
 }
 
 #[test]
-fn check_merges_as_run_does() {
-    let rig = Rig::new();
-    rig.local("kubeAPIQPS: -1");
-    let path = file(&rig, &configuration("maxPods: 42"));
-    assert_eq!(verb(&rig, "check", &[&path]).0, 0, "replaced");
-    let (code, stdout, _) = verb(&rig, "check", &[&path, "--merge", "overlay"]);
-    assert!(code != 0, "{stdout}");
-    assert_eq!(verb(&rig, "check", &[&path, "--merge=blend"]).0, 64);
-}
-
-#[test]
 fn render_shows_what_the_kubelet_gets_and_what_flags_shadow() {
     let mut rig = Rig::long_trial();
     rig.local("maxPods: 110\nclusterDomain: x.test\nfeatureGates: {AppArmor: true}");
@@ -287,7 +276,7 @@ fn usage_errors_are_64_and_say_what_is_wrong() {
     let not_executable = rig.at("local.yaml").display().to_string();
     let directory = rig.dir.path().display().to_string();
     let kubelet = rig.program.display().to_string();
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 22] = [
         (&[], "Usage:"),
         (&["nonsense"], "nonsense"),
         (&["run", "--no-such-option", "--", &kubelet], "--no-such-option"),
@@ -301,6 +290,15 @@ fn usage_errors_are_64_and_say_what_is_wrong() {
         (&["run", "--", "no-such-kubelet"], "it is not on PATH; give its full path"),
         (&["run", "--", &not_executable], "is not an executable file"),
         (&["check", "x", "--", &directory], "is not an executable file"),
+        (&["run", "--default-source=kubelet-config", "--", &kubelet], "NAMESPACE/NAME"),
+        (&["rollback", "--to=yesterday"], "is not local, lkg or UID/RESOURCEVERSION"),
+        (&["rollback", "--to", "a/b/c"], "is not local, lkg or UID/RESOURCEVERSION"),
+        (&["pin", "/"], "is not local, lkg or UID/RESOURCEVERSION"),
+        (&["confirm", "--extend", "soon"], "use Go syntax"),
+        (&["confirm", "--extend=0s"], "more than zero"),
+        (&["history", "-o", "yaml"], "yaml"),
+        (&["history", "-n", "few"], "it must be a whole number, 1 or more"),
+        (&["freeze", "now"], "now"),
     ];
     for (args, message) in cases {
         let (code, stdout, stderr) = exit_and_output(&supervisor().args(args).output().unwrap());

@@ -3,10 +3,9 @@
 
 use std::fs;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use crate::kill_kubelet;
 use testkit::kubelet::Style;
 use testkit::rig::{NODE, Rig, STANDBY_LOCK, configuration, eventually, exit_and_output, is, supervisor};
 
@@ -233,8 +232,9 @@ fn a_standalone_node_is_minded_as_it_is() {
     rig.up();
     assert_eq!(last_args(&rig), rig.args);
     rig.wait_log("it is standalone and supervised as it is");
-    kill(Pid::from_raw(i32::try_from(rig.last_pid()).unwrap()), Signal::SIGKILL).unwrap();
+    kill_kubelet(&rig);
     rig.wait_ready(2);
     eventually("it is shown", || (rig.status()["kubelet"]["restarts"] == 1).then_some(()));
+    assert!(rig.server.requests().is_empty());
     rig.stop();
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use testkit::api_server::tls::Authority;
 use testkit::built::write_script;
 use testkit::rig::{NODE, Rig, configuration, eventually};
 
@@ -200,54 +199,11 @@ fn a_plugin_that_hangs_keeps_nobody_waiting_and_leaves_nothing_behind() {
     let sleeper =
         eventually("the plugin hangs", || std::fs::read_to_string(rig.at("sleeper")).ok()?.trim().parse::<u64>().ok());
     // The kubelet is minded all the while.
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(i32::try_from(rig.last_pid()).unwrap()),
-        nix::sys::signal::SIGKILL,
-    )
-    .unwrap();
+    crate::kill_kubelet(&rig);
     rig.wait_ready(2);
     testkit::rig::eventually_within(Duration::from_secs(60), "its end", || {
         rig.log().contains("did not end within 30 s").then_some(())
     });
     eventually("nothing is left of it", || testkit::rig::is_gone(sleeper).then_some(()));
     assert!(plugin.runs() <= 2);
-}
-
-#[test]
-fn certificates_in_the_kubeconfig_and_authorities_that_change() {
-    let (old, new) = (Authority::new("old"), Authority::new("new"));
-    let clients = Authority::new("clients");
-    let base64 = |text: &str| json!(k8s_openapi::ByteString(text.as_bytes().to_vec()));
-    let mut rig = Rig::new();
-    let config = |rig: &Rig, authorities: &str, serial: u64| {
-        let pair = clients.node(NODE, serial, 2100);
-        let cluster = json!({"server": rig.server.url().replace("http:", "https:"), "certificate-authority-data": base64(authorities)});
-        write(
-            rig,
-            &cluster,
-            &json!({"client-certificate-data": base64(&pair.certificate), "client-key-data": base64(&pair.key)}),
-        );
-    };
-    let wait_peer = |rig: &Rig, peer: &str| {
-        let seen = rig.server.wait_request(testkit::rig::SOON, |request| request.is_watch() && request.peer == peer);
-        seen.unwrap_or_else(|error| panic!("{peer}: {error}\n{}", rig.log()));
-    };
-    rig.server.use_tls(Some(old.server(&["127.0.0.1"], &clients)));
-    config(&rig, &new.pem, 1);
-    rig.up();
-    rig.wait_log("certificate-authority-data of ");
-    assert!(rig.log().contains("did not issue the certificate that https://127.0.0.1:"), "{}", rig.log());
-    config(&rig, &old.pem, 1);
-    wait_peer(&rig, "01");
-    rig.apply("a", &configuration("maxPods: 41"));
-    let end = rig.metric("kubelet_supervisor_client_certificate_expiration_timestamp_seconds ");
-    assert_eq!(end, Some(4_133_894_400.0));
-    // Both at once: another authority for the server, another certificate for us.
-    config(&rig, &format!("{}{}", old.pem, new.pem), 2);
-    wait_peer(&rig, "02");
-    rig.server.stop();
-    rig.server.use_tls(Some(new.server(&["127.0.0.1"], &clients)));
-    rig.server.restart();
-    rig.prove("b", &configuration("maxPods: 42"));
-    assert_eq!(rig.starts(), 3);
 }

@@ -63,22 +63,3 @@ fn what_can_be_made_again_is_put_right_while_the_kubelet_runs() {
     });
     assert_eq!((rig.starts(), rig.last_pid()), (starts, pid));
 }
-
-#[test]
-fn what_cannot_is_told_and_the_kubelet_runs_on() {
-    let mut rig = Rig::new();
-    rig.up();
-    rig.prove("a", &configuration("maxPods: 42"));
-    let pid = rig.last_pid();
-    rig.server.stop();
-    let store = rig.at("dynamic");
-    fs::remove_dir_all(store.join("store/checkpoints")).unwrap();
-    fs::remove_dir_all(store.join("supervisor/configs")).unwrap();
-    let status = rig.wait_status("content and checkpoint", |status| status["drift"].as_array().unwrap().len() == 2);
-    assert_eq!(status["kubelet"]["pid"].as_u64(), Some(pid), "{status}");
-    // Once the API server is back, so are they.
-    rig.server.restart();
-    rig.wait_status("all of it is there again", |status| status["drift"].as_array().unwrap().is_empty());
-    assert_eq!(rig.last_pid(), pid);
-    assert_eq!(fs::read_dir(store.join("supervisor/configs")).unwrap().count(), 1);
-}

@@ -122,18 +122,3 @@ fn proven_drop_ins_that_an_upgraded_kubelet_refuses_are_left() {
     let versions: Vec<&Value> = bad.as_array().unwrap().iter().map(|bad| &bad["source"]["resourceVersion"]).collect();
     assert_eq!((versions, next != proven), (vec![&json!(proven.1)], true), "{bad}");
 }
-
-#[test]
-fn what_cannot_be_read_is_named() {
-    let (mut rig, dir) = node(&configuration("podsPerCore: 7"));
-    rig.up();
-    rig.prove("a", &configuration("maxPods: 42"));
-    std::os::unix::fs::symlink("nowhere", dir.join("20-link.conf")).unwrap();
-    rig.put("a", &configuration("maxPods: 43"));
-    eventually("the link is named", || {
-        let detail = rig.status()["errorDetail"].as_str().unwrap_or_default().to_owned();
-        detail.contains("20-link.conf: No such file or directory").then_some(())
-    });
-    fs::remove_file(dir.join("20-link.conf")).unwrap();
-    eventually("it is tried again", || (merged(&rig)["maxPods"] == 43).then_some(()));
-}

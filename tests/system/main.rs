@@ -28,3 +28,12 @@ mod standby;
 mod store;
 mod trials;
 mod watchdog;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use testkit::rig::Rig;
+
+/// It dies without a word.
+fn kill_kubelet(rig: &Rig) {
+    kill(Pid::from_raw(i32::try_from(rig.last_pid()).unwrap()), Signal::SIGKILL).unwrap();
+}

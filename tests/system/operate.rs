@@ -30,25 +30,6 @@ fn verb(dir: &Path, args: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn usage_errors_of_the_operators_verbs() {
-    let cases: [(&[&str], &str); 8] = [
-        (&["rollback", "--to=yesterday"], "is not local, lkg or UID/RESOURCEVERSION"),
-        (&["rollback", "--to", "a/b/c"], "is not local, lkg or UID/RESOURCEVERSION"),
-        (&["pin", "/"], "is not local, lkg or UID/RESOURCEVERSION"),
-        (&["confirm", "--extend", "soon"], "use Go syntax"),
-        (&["confirm", "--extend=0s"], "more than zero"),
-        (&["history", "-o", "yaml"], "yaml"),
-        (&["history", "-n", "few"], "it must be a whole number, 1 or more"),
-        (&["freeze", "now"], "now"),
-    ];
-    for (args, message) in cases {
-        let (code, stdout, stderr) = exit_and_output(&supervisor().args(args).output().unwrap());
-        assert_eq!((code, stdout.as_str()), (64, ""), "{args:?}: {stderr}");
-        assert!(stderr.contains(message), "{args:?}: {stderr}");
-    }
-}
-
-#[test]
 fn without_a_supervisor_and_without_a_store() {
     let dir = tempfile::tempdir().unwrap();
     let nowhere = dir.path().join("nowhere");
@@ -69,55 +50,36 @@ fn without_a_supervisor_and_without_a_store() {
     assert!(!nowhere.exists(), "nothing is made where there is nothing");
 }
 
-/// Answers one request on the control socket; gives what came.
-fn answer(dir: &Path, answer: &'static str) -> std::thread::JoinHandle<String> {
-    let home = dir.join("supervisor");
-    std::fs::create_dir_all(&home).unwrap();
-    let _ = std::fs::remove_file(home.join("control.sock"));
-    let listener = UnixListener::bind(home.join("control.sock")).unwrap();
+/// What a verb makes of this answer on the control socket.
+fn answered(answer: &'static str) -> (i32, String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("supervisor")).unwrap();
+    let listener = UnixListener::bind(dir.path().join("supervisor/control.sock")).unwrap();
     #[allow(clippy::disallowed_methods, reason = "a test's process has no kubelet")]
-    std::thread::spawn(move || {
+    let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let (mut seen, mut buffer) = (String::new(), [0; 4096]);
-        while !seen.ends_with('}') {
-            let count = stream.read(&mut buffer).unwrap();
-            seen.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+        let mut seen = [0];
+        while seen != *b"}" {
+            stream.read_exact(&mut seen).unwrap();
         }
         stream.write_all(answer.as_bytes()).unwrap();
-        seen
-    })
+    });
+    let told = verb(dir.path(), &["unpin"]);
+    server.join().unwrap();
+    told
 }
 
 #[test]
-fn a_command_is_sent_and_its_answer_is_shown() {
-    let dir = tempfile::tempdir().unwrap();
-    let sent = |args: &[&str], text: &'static str| {
-        let server = answer(dir.path(), text);
-        let told = verb(dir.path(), args);
-        let request = server.join().unwrap();
-        assert!(request.starts_with("POST /command HTTP/1.1\r\n"), "{request}");
-        let body: Value = serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap();
-        (told, body)
-    };
-    let done = "HTTP/1.1 200 OK\r\n\r\nas you wish\n";
-    for (args, body) in [
-        (&["retry"][..], serde_json::json!({"verb": "retry"})),
-        (&["rollback"], serde_json::json!({"verb": "rollback", "to": "lkg"})),
-        (&["rollback", "--to=local"], serde_json::json!({"verb": "rollback", "to": "local"})),
-        (&["pin"], serde_json::json!({"verb": "pin", "to": null})),
-        (&["pin", "u/7"], serde_json::json!({"verb": "pin", "to": {"version": {"uid": "u", "resource_version": "7"}}})),
-        (&["confirm"], serde_json::json!({"verb": "confirm", "extend_seconds": null})),
-        (&["confirm", "--extend=5m"], serde_json::json!({"verb": "confirm", "extend_seconds": 300})),
-    ] {
-        assert_eq!(sent(args, done), ((0, "as you wish\n".to_owned(), String::new()), body), "{args:?}");
-    }
+fn what_a_supervisor_answers_is_shown() {
+    let done = answered("HTTP/1.1 200 OK\r\n\r\nas you wish\n");
+    assert_eq!(done, (0, "as you wish\n".to_owned(), String::new()));
     for (answer, message) in [
         ("HTTP/1.1 409 Conflict\r\n\r\nnothing is pinned\n", "kubelet-supervisor: refused: nothing is pinned\n"),
         ("HTTP/1.1 400 Bad Request\r\n\r\nunknown\n", "did not take the command (400): unknown"),
         ("HTTP/1.1 504 Gateway Timeout\r\n\r\nit may still be done\n", "kubelet-supervisor: it may still be done\n"),
         ("HTTP/1.1", "control.sock: the answer was cut"),
     ] {
-        let ((code, stdout, stderr), _) = sent(&["unpin"], answer);
+        let (code, stdout, stderr) = answered(answer);
         assert!(code == 1 && stdout.is_empty() && stderr.contains(message), "{code} {stdout} {stderr}");
     }
 }
@@ -246,26 +208,4 @@ fn the_history_tells_the_story_across_restarts() {
     );
     let mode = std::fs::metadata(rig.at("dynamic/supervisor/history.jsonl")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-}
-
-#[test]
-fn a_command_works_with_and_without_a_supervisor() {
-    let mut rig = Rig::long_trial();
-    rig.up();
-    rig.apply("a", &configuration("maxPods: 42"));
-    let (code, stdout, stderr) = verb(&rig.at("dynamic"), &["freeze"]);
-    assert!(code == 0 && !stdout.is_empty() && stderr.is_empty(), "{code} {stdout} {stderr}");
-    let (code, _, stderr) = verb(&rig.at("dynamic"), &["freeze"]);
-    assert!(code == 1 && stderr.contains("refused: "), "{stderr}");
-    rig.stop();
-    // The store is all there is; the next start obeys.
-    for (args, done) in [(&["freeze"][..], 1), (&["thaw"], 0), (&["rollback", "--to=local"], 0), (&["thaw"], 1)] {
-        let (code, stdout, stderr) = verb(&rig.at("dynamic"), args);
-        assert!(code == done && stdout.is_empty() == (done == 1), "{args:?}: {code} {stdout} {stderr}");
-        let said = if done == 0 { "the next one to start obeys" } else { "refused: " };
-        assert!(stderr.contains(said), "{args:?}: {stderr}");
-    }
-    rig.up();
-    rig.wait_status("what was asked for runs", |status| status["active"].is_null());
-    assert_eq!(rig.last_config()["maxPods"], 110);
 }

@@ -72,8 +72,7 @@ fn what_runs_and_is_forbidden_goes_on_until_the_next_start() {
     let told = rig.wait_event("KubeletConfigForbidden", &version);
     assert!(told.contains("pinnedFields: maxPods must be 110"), "{told}");
     assert_eq!(rig.starts(), starts);
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(rig.last_pid()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    crate::kill_kubelet(&rig);
     rig.wait_config("the node's own configuration runs", |config| {
         config["active"].is_null() && is(config, "assigned", &version)
     });

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use kubelet_config::preflight::{MAX_ANSWER, PreflightResult, PreflightStatus};
 use serde_json::{Value, json};
-use testkit::api_server::{FaultKind, Verb};
 use testkit::rig::{NAMESPACE, NODE, Rig, SOON, configuration, id, is};
 
 const REQUEST: &str = "kubelet-supervisor.io/preflight";
@@ -75,58 +74,4 @@ fn each_finding_is_told_and_nothing_changes() {
     asks(&rig, None);
     let gone = rig.server.wait_node(NODE, SOON, |node| node["metadata"]["annotations"].get(ANSWER).is_none());
     gone.expect("the answer goes with the request");
-}
-
-#[test]
-fn one_that_cannot_be_read_is_told_with_what_is_missing() {
-    let mut rig = Rig::new();
-    rig.up();
-    let absent = asked(&rig, &format!("{NAMESPACE}/absent"));
-    assert_eq!(absent.result, PreflightResult::Inconclusive);
-    assert!(absent.message.contains("does not exist"), "{}", absent.message);
-    rig.put("a", &configuration("maxPods: 43"));
-    rig.fault(Verb::Get, "configmaps/a", FaultKind::Status(403), 1);
-    let forbidden = asked(&rig, &format!("{NAMESPACE}/a"));
-    assert_eq!(forbidden.result, PreflightResult::Inconclusive);
-    assert!(forbidden.message.contains("packaging/manifests/base/rbac.yaml"), "{}", forbidden.message);
-}
-
-#[test]
-fn a_trial_goes_first_and_an_answer_outlives_the_supervisor() {
-    let mut rig = Rig::with(testkit::kubelet::Style::V1_20, "3s");
-    rig.up();
-    let trial = rig.apply("trial", &configuration("maxPods: 42"));
-    rig.put("a", &configuration("maxPods: 43"));
-    let request = format!("{NAMESPACE}/a");
-    let first = asked(&rig, &request);
-    let config = rig.wait_config("it was proven by then", |_| true);
-    assert!(is(&config, "lastKnownGood", &trial), "{config}");
-
-    let fetched = |rig: &Rig| {
-        let requests = rig.server.requests();
-        requests.iter().filter(|it| it.method == "GET" && it.path.ends_with("/configmaps/a")).count()
-    };
-    assert_eq!(fetched(&rig), 1);
-    rig.stop();
-    rig.up();
-    rig.prove("trial", &configuration("maxPods: 44"));
-    assert_eq!((fetched(&rig), answer(&rig, &request)), (1, first));
-}
-
-#[test]
-fn the_nodes_policy_is_obeyed() {
-    let mut rig = Rig::new();
-    std::fs::create_dir(rig.at("etc")).unwrap();
-    let policy = rig.at("etc/policy.yaml");
-    std::fs::write(
-        &policy,
-        "apiVersion: kubelet-supervisor.io/v1alpha1\nkind: NodePolicy\nallowedNamespaces: [elsewhere]\n",
-    )
-    .unwrap();
-    rig.option("--policy", &policy.display().to_string());
-    rig.up();
-    rig.put("a", &configuration("maxPods: 43"));
-    let refused = asked(&rig, &format!("{NAMESPACE}/a"));
-    assert_eq!(refused.result, PreflightResult::PolicyRefused);
-    assert!(refused.message.contains("allowedNamespaces"), "{}", refused.message);
 }

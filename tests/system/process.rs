@@ -46,18 +46,6 @@ fn arguments_are_passed_and_the_configuration_replaced_only_when_a_source_is_act
 }
 
 #[test]
-fn the_store_is_where_the_kubelets_own_flag_says() {
-    let mut rig = Rig::long_trial();
-    rig.options.retain(|option| !option.starts_with("--dynamic-config-dir"));
-    rig.args.push(format!("--dynamic_config_dir={}", rig.at("native").display()));
-    rig.up();
-    rig.apply("a", &configuration("maxPods: 42"));
-    let text = std::fs::read_to_string(rig.at("native/store/meta/assigned")).unwrap();
-    assert!(text.contains("kind: SerializedNodeConfigSource") && text.contains("name: a\n"), "{text}");
-    assert!(!rig.at("dynamic").exists());
-}
-
-#[test]
 fn the_environment_is_kept_but_for_the_service_managers() {
     let mut rig = Rig::long_trial();
     let socket = rig.at("notify");
@@ -243,19 +231,6 @@ fn systemd_is_notified() {
     assert_eq!(rig.wait_exit().code(), Some(0));
 }
 
-#[test]
-fn without_a_kubeconfig_the_kubelet_is_standalone() {
-    let mut rig = Rig::new();
-    rig.args.retain(|word| !word.starts_with("--kubeconfig"));
-    rig.up();
-    assert!(rig.log().contains("it is standalone and supervised as it is"), "{}", rig.log());
-    assert!(rig.server.requests().is_empty());
-    let status = rig.wait_status("ready", |status| status["kubelet"]["ready"] == true);
-    assert!(status["assigned"].is_null() && status["active"].is_null() && status["error"] == "", "{status}");
-    rig.stop();
-}
-
-/// Law 1, before there is anything to supervise with: here for want of file descriptors.
 /// Options it cannot go by: a person is told, a node gets its kubelet.
 #[test]
 fn a_bad_option_of_ours_costs_no_node() {
@@ -276,6 +251,7 @@ fn a_bad_option_of_ours_costs_no_node() {
     }
 }
 
+/// Law 1, before there is anything to supervise with: here for want of file descriptors.
 #[test]
 fn a_supervisor_that_cannot_begin_becomes_the_kubelet() {
     let mut rig = Rig::new();

@@ -7,21 +7,6 @@ use serde_json::json;
 use testkit::rig::{DOWNLOAD, NAMESPACE, NODE, Rig, SOON, configuration, is};
 
 #[test]
-fn a_config_map_that_is_missing_and_then_comes() {
-    let mut rig = Rig::new();
-    rig.up();
-    rig.assign("late");
-    rig.wait_config("the error", |config| config["error"] == DOWNLOAD);
-    let status = rig.wait_status("the error", |status| status["error"] == DOWNLOAD);
-    assert!(status["errorDetail"].as_str().unwrap().contains("kube-system/late"), "{status}");
-    let version = rig.put("late", &configuration("maxPods: 42"));
-    rig.wait_active(&version);
-    rig.wait_error(&version, "");
-    rig.wait_starts(2);
-    assert_eq!(rig.starts(), 2);
-}
-
-#[test]
 fn a_config_map_deleted_and_recreated() {
     let mut rig = Rig::new();
     rig.up();
@@ -42,35 +27,6 @@ fn a_config_map_deleted_and_recreated() {
 }
 
 #[test]
-fn a_config_map_gone_while_the_supervisor_was() {
-    let mut rig = Rig::new();
-    rig.up();
-    let version = rig.prove("a", &configuration("maxPods: 42"));
-    rig.stop();
-    rig.server.delete_config_map(NAMESPACE, "a");
-    rig.up();
-    assert_eq!(rig.last_config()["maxPods"], 42);
-    let config = rig.wait_error(&version, DOWNLOAD);
-    assert!(is(&config, "active", &version), "{config:#}");
-}
-
-#[test]
-fn a_node_deleted_and_registered_again() {
-    let mut rig = Rig::new();
-    rig.up();
-    let version = rig.prove("a", &configuration("maxPods: 42"));
-    rig.server.delete_node(NODE);
-    rig.wait_log("there is no Node n1 (yet)");
-    assert_eq!(rig.status()["active"]["configMap"]["resourceVersion"], version.1);
-    assert_eq!(rig.starts(), 2);
-    // Nobody assigned anything to the new one.
-    rig.server.create_node(NODE);
-    rig.wait_starts(3);
-    rig.assign("a");
-    rig.wait_active(&version);
-}
-
-#[test]
 fn a_node_that_registers_late() {
     let mut rig = Rig::new();
     rig.server.delete_node(NODE);
@@ -78,19 +34,6 @@ fn a_node_that_registers_late() {
     rig.wait_log("there is no Node n1 (yet)");
     rig.server.create_node(NODE);
     rig.apply("a", &configuration("maxPods: 42"));
-}
-
-#[test]
-fn a_config_source_without_a_subfield() {
-    let mut rig = Rig::new();
-    rig.up();
-    rig.server.patch_node(NODE, json!({"spec": {"configSource": {}}}));
-    rig.wait_config("the error", |config| {
-        config["error"]
-            == "failed to sync: invalid NodeConfigSource, exactly one subfield must be non-nil, but all were nil"
-    });
-    rig.apply("a", &configuration("maxPods: 42"));
-    rig.wait_config("cleared", |config| config["error"].is_null());
 }
 
 #[test]
@@ -110,21 +53,6 @@ fn the_merge_mode_of_a_config_map_is_an_annotation() {
     let version = rig.server.annotate_config_map(NAMESPACE, "a", "kubelet-supervisor.io/merge", "blend");
     let message = rig.wait_event("KubeletConfigRejected", &version);
     assert!(message.contains("unknown merge mode \"blend\""), "{message}");
-}
-
-#[test]
-fn a_kubeconfig_that_comes_late() {
-    let mut rig = Rig::new();
-    let path = rig.at("kubeconfig");
-    std::fs::remove_file(&path).unwrap();
-    let version = rig.put("a", &configuration("maxPods: 42"));
-    rig.assign("a");
-    rig.up();
-    rig.wait_log("no credentials yet (");
-    assert!(rig.log().contains("kubeconfig: No such file or directory"), "{}", rig.log());
-    rig.server.write_kubeconfig(&path);
-    rig.wait_active(&version);
-    assert_eq!(rig.status()["error"], "");
 }
 
 #[test]

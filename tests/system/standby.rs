@@ -69,15 +69,6 @@ fn a_change_is_one_process_and_the_one_before_is_gone_by_then() {
 }
 
 #[test]
-fn what_a_standby_remarks_is_told() {
-    let mut rig = Rig::new();
-    rig.up();
-    rig.prove("a", &configuration("maxPods: 42\nnoSuchField: 1"));
-    rig.wait_log("unknown field noSuchField, ignored by the kubelet");
-    assert_eq!(candidates(&rig).len(), 2);
-}
-
-#[test]
 fn what_a_standby_refuses_is_judged_in_bounds_and_nothing_is_left_of_it() {
     let mut rig = Rig::new();
     rig.up();
