@@ -67,12 +67,8 @@ impl ConfigMap {
 
     /// As a source in `status.config`, key `kubelet`.
     pub fn source(&self) -> Value {
-        self.key("kubelet")
-    }
-
-    pub fn key(&self, key: &str) -> Value {
         json!({ "configMap": {
-            "namespace": self.namespace, "name": self.name, "kubeletConfigKey": key,
+            "namespace": self.namespace, "name": self.name, "kubeletConfigKey": "kubelet",
             "uid": self.uid, "resourceVersion": self.version,
         }})
     }
@@ -136,27 +132,21 @@ impl Cluster {
         ConfigMap::of(&self.ask("GET", &path, None))
     }
 
-    pub fn assign(&self, map: &ConfigMap) {
-        self.assign_key(map, "kubelet");
-    }
-
     /// Assigns by this cluster's carrier.
-    pub fn assign_key(&self, map: &ConfigMap, key: &str) {
+    pub fn assign(&self, map: &ConfigMap) {
         match self.carrier {
-            Carrier::Native => self.assign_by_source(map, key),
-            Carrier::Labels => self.assign_by_labels(map, key),
+            Carrier::Native => self.assign_by_source(map),
+            Carrier::Labels => self.assign_by_labels(map),
         }
     }
 
-    pub fn assign_by_source(&self, map: &ConfigMap, key: &str) {
-        let source = json!({ "namespace": map.namespace, "name": map.name, "kubeletConfigKey": key });
+    pub fn assign_by_source(&self, map: &ConfigMap) {
+        let source = json!({ "namespace": map.namespace, "name": map.name, "kubeletConfigKey": "kubelet" });
         self.ask("PATCH", &self.node_path(), Some(&json!({ "spec": { "configSource": { "configMap": source } } })));
     }
 
-    /// The key is labelled only if it is not the default.
-    pub fn assign_by_labels(&self, map: &ConfigMap, key: &str) {
-        let key = (key != "kubelet").then_some(key);
-        self.label(&[("name", Some(&map.name)), ("namespace", Some(&map.namespace)), ("key", key)]);
+    pub fn assign_by_labels(&self, map: &ConfigMap) {
+        self.label(&[("name", Some(&map.name)), ("namespace", Some(&map.namespace)), ("key", None)]);
     }
 
     /// Sets and removes labels of an assignment, as an administrator.

@@ -62,7 +62,7 @@ pub fn server_drops(case: &Case) {
     let supervisor = case.supervisor();
     let before = supervisor.process();
     let map = case.good(&case.id("map"), "maxPods: 42");
-    case.assign_by_source(&map, "kubelet");
+    case.assign_by_source(&map);
     let config = json!({ "status": { "config": { "error": "by hand" } } });
     case.ask("PATCH", &format!("{}/status", case.node_path()), Some(&config));
     let node = case.ask("GET", &case.node_path(), None);
@@ -186,54 +186,6 @@ pub fn narrow_rights(case: &Case) {
     case.kubectl(&["delete", "-k", &manifests]);
 }
 
-/// Where the namespace is the usual one, a label with the name is all it takes; what cannot be a name is said.
-pub fn name_alone(case: &Case) {
-    let supervisor = case.supervisor_options("4s", &["--config-namespace", "kubelet-config"]);
-    let map = case.map(
-        &case.id("map"),
-        &json!({ "data": { "kubelet": case.payload("maxPods: 42"), "other.yaml": case.payload("maxPods: 43") } }),
-    );
-    case.label(&[("name", Some(&map.name))]);
-    let source = map.source();
-    case.await_config(&source, &source, &source, "");
-    case.label(&[("key", Some("other.yaml"))]);
-    let source = map.key("other.yaml");
-    case.await_config(&source, &source, &source, "");
-    case.await_configz("maxPods", &json!(43));
-
-    let before = supervisor.process();
-    case.label(&[("name", Some("Pool_A"))]);
-    await_condition(case, "False", &[&format!("{LABEL}/name"), "Pool_A"]);
-    assert_eq!(supervisor.process(), before);
-    // The place without the name asks for nothing.
-    case.label(&[("name", None)]);
-    case.await_config(&LOCAL, &LOCAL, &LOCAL, "");
-    case.await_configz("maxPods", &json!(110));
-}
-
-/// An edit of what is assigned is spread over the nodes; an assignment is not.
-pub fn spread(case: &Case) {
-    let supervisor = case.supervisor_options("4s", &["--spread", "24h"]);
-    let map = case.good(&case.id("map"), "maxPods: 42");
-    case.assign(&map);
-    let source = map.source();
-    case.await_config(&source, &source, &source, "");
-    let before = supervisor.process();
-    let edited = case.edit_map(&map, &json!({ "data": { "kubelet": case.payload("maxPods: 43") } }));
-    supervisor.await_status(&[("/scheduled/source", edited.source()), ("/active", source)]);
-    await_condition(case, "Unknown", &["Takes effect at", &edited.version]);
-    supervisor.assert_steady(2);
-    assert_eq!(supervisor.process(), before);
-
-    let other = case.good(&case.id("other"), "maxPods: 44");
-    for map in [other, edited] {
-        case.assign(&map);
-        case.await_config(&map.source(), &map.source(), &map.source(), "");
-        supervisor.await_status(&[("/scheduled", LOCAL)]);
-    }
-    case.await_configz("maxPods", &json!(43));
-}
-
 /// The kubelet reports twice a second, and dies once: neither takes from the other what it says on the Node, and we are quiet.
 pub fn peace(case: &Case) {
     const OF_KUBELET: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
@@ -335,8 +287,8 @@ pub fn both_carriers(case: &Case) {
         case.await_config(&source, &source, &source, "");
         supervisor.await_status(&[("/kubelet/restarts", json!(restarts)), ("/kubelet/ready", json!(true))]);
     };
-    case.assign_by_labels(&twin, "kubelet");
-    case.assign_by_source(&first, "kubelet");
+    case.assign_by_labels(&twin);
+    case.assign_by_source(&first);
     until("spec.configSource to win", || {
         let seen = case.config_status()?;
         if seen["lastKnownGood"] == first.source() { Ok(()) } else { Err(format!("{seen:#}")) }
@@ -348,10 +300,10 @@ pub fn both_carriers(case: &Case) {
     let before = supervisor.process();
     case.clear_source();
     runs(&twin, restarts);
-    case.assign_by_source(&first, "kubelet");
+    case.assign_by_source(&first);
     runs(&first, restarts);
     // Labels change below it, and nothing happens.
-    case.assign_by_labels(&other, "kubelet");
+    case.assign_by_labels(&other);
     supervisor.assert_steady(2);
     runs(&first, restarts);
     assert_eq!(supervisor.process(), before);
@@ -359,7 +311,7 @@ pub fn both_carriers(case: &Case) {
     case.clear_source();
     runs(&other, restarts + 1);
     case.await_configz("maxPods", &json!(42));
-    case.assign_by_source(&first, "kubelet");
+    case.assign_by_source(&first);
     runs(&first, restarts + 2);
     case.clear_labels();
     supervisor.assert_steady(1);
@@ -382,7 +334,7 @@ pub fn still_in_use(case: &Case) {
     let in_place =
         |suffix: &str, pods: u32| case.good_in("kubelet-config", &case.id(suffix), &format!("maxPods: {pods}"));
     let (map, other, late) = (in_place("map", 42), in_place("other", 44), in_place("late", 45));
-    case.assign_by_source(&map, "kubelet");
+    case.assign_by_source(&map);
     case.await_config(&map.source(), &map.source(), &map.source(), "");
     let before = supervisor.process();
     let gate = GateOff(case);
@@ -390,16 +342,16 @@ pub fn still_in_use(case: &Case) {
     let edited = case.edit_map(&map, &json!({ "data": { "kubelet": case.payload("maxPods: 43") } }));
     // status.config is in use as well: this asserts that it is kept.
     case.await_config(&edited.source(), &edited.source(), &edited.source(), "");
-    case.assign_by_source(&other, "kubelet");
+    case.assign_by_source(&other);
     case.await_config(&other.source(), &other.source(), &other.source(), "");
     assert_eq!(supervisor.restarts(), before.1 + 2);
     case.clear_source();
     case.await_config(&LOCAL, &LOCAL, &LOCAL, "");
 
     // The last one is gone for good; labels go on where it ended.
-    case.assign_by_source(&late, "kubelet");
+    case.assign_by_source(&late);
     assert_eq!(case.ask("GET", &case.node_path(), None)["spec"]["configSource"], LOCAL);
-    case.assign_by_labels(&late, "kubelet");
+    case.assign_by_labels(&late);
     let source = late.source();
     until("the labels to take over", || {
         let node = case.api("GET", &case.node_path(), None)?;

@@ -55,16 +55,6 @@ pub fn label_edit(case: &Case) {
     let source = edited.source();
     case.await_config(&source, &source, &source, "");
     case.await_event("KubeletConfigAdopted", &[&edited.event_text()]);
-
-    // A comment is no content either; nor is another ConfigMap with the same.
-    let commented = case.payload("maxPods: 41 # a comment");
-    let edited = case.edit_map(&map, &json!({ "data": { "kubelet": commented } }));
-    let source = edited.source();
-    case.await_config(&source, &source, &source, "");
-    let twin = case.good(&case.id("twin"), "maxPods: 41");
-    case.assign(&twin);
-    let source = twin.source();
-    case.await_config(&source, &source, &source, "");
     assert_eq!(supervisor.process(), before);
     assert_eq!(
         case.events("KubeletConfigChanged").unwrap().len(),
@@ -146,70 +136,6 @@ pub fn edit_while_api_away(case: &Case) {
     assert_eq!(supervisor.restarts(), before.1 + 1);
 }
 
-/// Without a source the local files count again.
-pub fn reset(case: &Case) {
-    let (supervisor, _) = case.proven();
-    case.await_configz("maxPods", &json!(41));
-    case.reset();
-    case.await_config(&LOCAL, &LOCAL, &LOCAL, "");
-    supervisor.await_status(&[("/active", LOCAL), ("/kubelet/restarts", json!(2)), ("/kubelet/ready", json!(true))]);
-    case.await_event("KubeletConfigChanged", &["Kubelet restarting to use local config"]);
-    case.await_configz("maxPods", &json!(110));
-    supervisor.await_metric("kubelet_node_config_assigned", "node_config_source=\"local\"", 1.0);
-    supervisor.await_metric("kubelet_supervisor_kubelet_restarts_total", "cause=\"reset\"", 1.0);
-    supervisor.assert_steady(2);
-}
-
-/// The assigned ConfigMap goes away and comes back.
-pub fn map_deleted(case: &Case) {
-    const ERROR: &str = "failed to sync: failed to download config, see Kubelet log for details";
-    let (supervisor, map) = case.proven();
-    let (before, source) = (supervisor.process(), map.source());
-    case.delete_map(&map);
-    case.await_config(&source, &source, &source, ERROR);
-    supervisor.await_status(&[("/error", json!(ERROR))]);
-    supervisor.await_metric("kubelet_node_config_error", "", 1.0);
-
-    let again = case.good(&map.name, "maxPods: 41");
-    assert_ne!(again.uid, map.uid);
-    let source = again.source();
-    case.await_config(&source, &source, &source, "");
-    assert_eq!(supervisor.process(), before);
-
-    // An assignment to what was never there is the same, and is withdrawn without a trace.
-    let mut absent = again;
-    absent.name = case.id("absent");
-    case.assign(&absent);
-    case.await_config(&source, &source, &source, ERROR);
-    case.reset();
-    case.await_config(&LOCAL, &LOCAL, &LOCAL, "");
-    supervisor.await_status(&[("/kubelet/restarts", json!(before.1 + 1)), ("/kubelet/ready", json!(true))]);
-}
-
-/// Another key of the same ConfigMap; with an unknown and a duplicate field, which the kubelet accepts.
-pub fn key_changed(case: &Case) {
-    let supervisor = case.supervisor();
-    let map = case.map(
-        &case.id("two"),
-        &json!({ "data": {
-            "kubelet": case.payload("maxPods: 43"),
-            "other.yaml": case.payload("maxPods: 43\nmaxPods: 44\nnoSuchField: true\nlogging: {format: json}"),
-        }}),
-    );
-    case.assign(&map);
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
-    case.assign_key(&map, "other.yaml");
-    let other = map.key("other.yaml");
-    case.await_config(&other, &other, &other, "");
-    case.await_configz("maxPods", &json!(44));
-    supervisor.await_status(&[("/kubelet/restarts", json!(2)), ("/error", json!(""))]);
-    let native: Vec<_> = std::fs::read_dir(case.dir().join("store/checkpoints").join(&map.uid).join(&map.version))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
-    assert_eq!(native.len(), 2, "both keys are checkpointed: {native:?}");
-}
-
 /// A payload that only says what differs.
 pub fn overlay(case: &Case) {
     let supervisor = case.supervisor();
@@ -254,31 +180,6 @@ pub fn relative_path(case: &Case) {
     case.await_config(&edited.source(), &edited.source(), &edited.source(), "");
     assert_eq!(supervisor.restarts(), before + 1, "another CA file needs a restart");
     case.await_configz("maxPods", &json!(45));
-}
-
-/// Several changes at once: the last one wins, and there is no restart for those between.
-pub fn burst(case: &Case) {
-    let supervisor = case.supervisor();
-    let maps = [case.good(&case.id("a"), "maxPods: 51"), case.good(&case.id("b"), "maxPods: 52")];
-    for at in [0, 1, 0, 1, 0] {
-        case.assign(&maps[at]);
-    }
-    let last = maps[0].source();
-    case.await_config(&last, &last, &last, "");
-    case.await_configz("maxPods", &json!(51));
-    let restarts = supervisor.restarts();
-    assert!((1..=2).contains(&restarts), "{restarts} restarts");
-
-    // The same with edits in place.
-    let mut edited = maps[0].clone();
-    for pods in 53..58 {
-        let payload = case.payload(&format!("maxPods: {pods}"));
-        edited = case.edit_map(&maps[0], &json!({ "data": { "kubelet": payload } }));
-    }
-    case.await_config(&edited.source(), &edited.source(), &edited.source(), "");
-    case.await_configz("maxPods", &json!(57));
-    let more = supervisor.restarts() - restarts;
-    assert!((1..=2).contains(&more), "{more} restarts");
 }
 
 /// Another assignment, a rejected one and a reset while a trial runs.

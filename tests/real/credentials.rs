@@ -1,5 +1,4 @@
-//! The node's credentials with the real API server and the real kubelet: rotated under load, late, out of date, and an
-//! authority that does not fit.
+//! The node's credentials with the real API server and the real kubelet: rotated under load, late, out of date.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -12,8 +11,6 @@ use serde_json::{Value, json};
 use crate::assignment::ConfigMap;
 use crate::cluster::{pause, run, until};
 use crate::supervisor::Case;
-
-const LOCAL: Value = Value::Null;
 
 /// A directory of the case's own with a kubeconfig and what it names.
 struct CredentialDir {
@@ -291,28 +288,4 @@ pub fn expired(case: &Case) {
     case.await_config(&map.source(), &map.source(), &map.source(), "");
     assert_eq!(supervisor.process(), before, "nothing of this is a reason to touch the kubelet");
     case.await_event("KubeletConfigAdopted", &[&format!("ResourceVersion: {}", map.version)]);
-}
-
-/// The kubeconfig has an authority that did not issue the API server's certificate.
-pub fn wrong_authority(case: &Case) {
-    let dir = CredentialDir::new(case);
-    dir.rotate(&node(case), &["system:nodes"], HOURS);
-    let (mut params, key) = (CertificateParams::default(), KeyPair::generate().unwrap());
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    std::fs::write(dir.at("ca.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
-    let map = case.good(&case.id("map"), "maxPods: 44");
-    case.assign(&map);
-    let supervisor = case.launch("4s", &case.dir(), args(case, &dir.at("kubeconfig")));
-    let words = format!(
-        "certificate-authority {} of {} did not issue the certificate",
-        dir.at("ca.crt").display(),
-        dir.at("kubeconfig").display()
-    );
-    supervisor.await_log(&words);
-    supervisor.await_ready();
-    supervisor.await_status(&[("/assigned", LOCAL), ("/active", LOCAL), ("/kubelet/restarts", json!(0))]);
-    std::fs::copy(&dir.ca, dir.at("ca.crt")).unwrap();
-    // The kubelet that is started for the change reads it too.
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
-    case.await_configz("maxPods", &json!(44));
 }

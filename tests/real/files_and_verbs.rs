@@ -1,66 +1,15 @@
-//! Credentials, the tutorial, and the verbs that need no daemon.
+//! The tutorial, and a verb that needs no daemon.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::assignment::Carrier;
-use crate::cluster::{run, until};
+use crate::cluster::run;
 use crate::supervisor::{BINARY, Case};
 use crate::versions;
 
 const LOCAL: Value = Value::Null;
-
-/// A client certificate for the node: its files are `NAME.crt` and, shared, `node.key`.
-fn certificate(case: &Case, name: &str, how: &str) -> String {
-    let script = format!(
-        "cd {}/pki && openssl req -new -key node.key -subj /O=system:nodes/CN=system:node:{} -out {name}.csr && \
-         echo extendedKeyUsage=clientAuth >{name}.ext && \
-         openssl x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial {how} -out {name}.crt",
-        case.cluster.dir.display(),
-        case.var("NODE_NAME"),
-    );
-    run(Command::new("bash").args(["-c", &script])).unwrap();
-    std::fs::read_to_string(case.var("NODE_KUBECONFIG")).unwrap().replace("/node.crt", &format!("/{name}.crt"))
-}
-
-/// Credentials that are of no use: the kubelet is started nevertheless, and the log says what is wrong.
-pub fn credentials(case: &Case) {
-    let v1 = certificate(case, "v1", "-days 30");
-    let expired = certificate(case, "expired", "-days -1 -extfile expired.ext");
-    let file = |name: &str, text: &str| {
-        let path = case.cluster.dir.join(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    };
-    let kinds: [(PathBuf, &[&str]); 4] = [
-        (file("v1.kubeconfig", &v1), &["v1.crt: it is X.509 V1; only version 3 can be used"]),
-        (
-            file("expired.kubeconfig", &expired),
-            &["expired.crt in ", "expired.kubeconfig expired at ", "does not accept the credentials"],
-        ),
-        (file("garbage.kubeconfig", "{: garbage"), &["garbage.kubeconfig: "]),
-        (case.cluster.dir.join("absent.kubeconfig"), &["absent.kubeconfig: No such file"]),
-    ];
-    for (path, words) in kinds {
-        case.say(path.file_name().unwrap().to_str().unwrap());
-        let mut args = case.kubelet_args();
-        args.retain(|arg| !arg.starts_with("--kubeconfig"));
-        args.push(format!("--kubeconfig={}", path.display()));
-        let supervisor = case.launch("4s", &case.dir(), args);
-        // This kubelet ends by itself without a kubeconfig it can use, and is started again.
-        until("a kubelet", || {
-            let kubelet = &supervisor.status()?["kubelet"];
-            let started = kubelet["pid"].is_u64() || kubelet["restarts"].as_u64() > Some(0);
-            if started { Ok(()) } else { Err(kubelet.to_string()) }
-        });
-        for words in words {
-            supervisor.await_log(words);
-        }
-        assert!(supervisor.stop().success());
-    }
-}
 
 /// The tutorial of the Kubernetes documentation as written, but for the port, the editor's commands, and the
 /// lines in which the carriers differ.
@@ -142,42 +91,24 @@ pub fn tutorial(case: &Case) {
     case.await_configz("eventRecordQPS", &versions::default_of("eventRecordQPS"));
 }
 
-/// `check` and `render` with the real kubelet, and its exit codes.
-pub fn check_and_render(case: &Case) {
+/// `check` with the real kubelet, and its exit codes.
+pub fn check(case: &Case) {
     let dir = case.cluster.dir.join("check");
     std::fs::create_dir_all(&dir).unwrap();
-    let ask = |verb: &str, lines: &str, more: &[&str]| {
+    let ask = |lines: &str, more: &[&str]| {
         let file = dir.join("payload.yaml");
         std::fs::write(&file, case.payload(lines)).unwrap();
         let mut command = Command::new(BINARY);
-        command.arg(verb).arg(file).arg("--").args(case.kubelet_args()).args(more);
+        command.arg("check").arg(file).arg("--").args(case.kubelet_args()).args(more);
         let output = command.output().unwrap();
         let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         (output.status.code(), said)
     };
-    let (code, said) = ask("check", "maxPods: 9", &[]);
+    let (code, said) = ask("maxPods: 9", &[]);
     assert_eq!(code, Some(0), "{said:?}");
-    let (code, said) = ask("check", "kubeAPIQPS: -1", &[]);
+    let (code, said) = ask("kubeAPIQPS: -1", &[]);
     assert_eq!(code, Some(1), "{said:?}");
     assert!(said[0].contains("rejected: ") && said[0].contains("-1"), "{said:?}");
-    let (code, said) = ask("check", "maxPods: 9", &["--no-such-flag"]);
+    let (code, said) = ask("maxPods: 9", &["--no-such-flag"]);
     assert_eq!(code, Some(2), "a broken command line is not the file's fault: {said:?}");
-
-    let (code, [out, notes]) = ask("render", "maxPods: 9", &["--max-pods=10"]);
-    assert_eq!(code, Some(0), "{notes}");
-    let rendered: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(rendered["maxPods"], 9);
-    assert!(notes.contains("maxPods") && notes.contains("--max-pods"), "{notes}");
-
-    let (code, said) = {
-        let output =
-            Command::new(BINARY).args(["run", "--no-such-option", "--", case.var("KUBELET")]).output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    assert_eq!(code, Some(64), "{said}");
-    for program in ["/nonexistent/kubelet", "/etc/passwd"] {
-        let output = Command::new(BINARY).args(["run", "--", program]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(program), "{said}");
-    }
 }

@@ -47,13 +47,11 @@ pub fn flags(case: &Case) {
     supervisor.await_status(&[("/flagOverrides", json!(["!--max-pods", "--event-qps=9"]))]);
     let before = supervisor.process();
 
-    // Refused, in the kubelet's words and in ours, without a restart.
+    // Refused, in the kubelet's words, without a restart.
     for (flags, error, words) in [
         ("--no-such-flag=1", LOAD, "unknown flag: --no-such-flag"),
         ("--max-pods=many", LOAD, "invalid argument \"many\""),
         ("--kube-api-qps=-1", VALIDATE, "-1"),
-        ("--kubeconfig=/x", LOAD, "--kubeconfig cannot be set by a source"),
-        ("--max-pods=1\n--max-pods=2", LOAD, "line 2: --max-pods stands there before"),
         ("--cpu-manager-policy=static", VALIDATE, "cpuManagerPolicy"),
     ] {
         let bad = with_flags(case, &map, flags);

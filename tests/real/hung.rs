@@ -67,19 +67,3 @@ pub fn hung(case: &Case) {
     ]);
     assert_eq!(case.events("KubeletConfigRolledBack").unwrap(), Vec::<String>::new());
 }
-
-/// containerd is stopped, and so is the kubelet: that is not the kubelet's fault. When containerd is back it is.
-pub fn hung_without_runtime(case: &Case) {
-    let (supervisor, source) = proven(case);
-    let (kubelet, before) = supervisor.process();
-    case.script("stop", Some("containerd"));
-    signal(kubelet, "STOP");
-    let missing = versions::sign_of_life();
-    supervisor.await_log(&format!("{missing}, and is not restarted: the container runtime does not answer"));
-    supervisor.assert_steady(15);
-    case.script("start", Some("containerd"));
-    supervisor.await_status(&[("/kubelet/restarts", json!(before + 1)), ("/kubelet/ready", json!(true))]);
-    assert!((restarts_of_hung(&supervisor) - 1.0).abs() < 0.001);
-    case.await_config(&source, &source, &source, "");
-    case.await_node_ready();
-}

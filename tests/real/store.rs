@@ -1,13 +1,13 @@
-//! The store: moving from native and back, damage, bad disks, a second supervisor.
+//! The store: moving from native and back, bad disks, local files that cannot be read.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::assignment::STATUS;
 use crate::cluster::{pause, run, until};
-use crate::supervisor::{BINARY, Case, Native, Supervisor};
+use crate::supervisor::{Case, Native, Supervisor};
 
 const LOCAL: Value = Value::Null;
 
@@ -59,81 +59,6 @@ pub fn native_and_back(case: &Case) {
     });
     case.await_configz("maxPods", &json!(72));
     assert_eq!(native.starts, 1);
-}
-
-/// Bytes that change while the kubelet runs are put right, and it is let be.
-pub fn drift(case: &Case) {
-    let (supervisor, map) = case.proven();
-    let source = map.source();
-    let before = supervisor.process();
-    let pid = format!("/proc/{}/cmdline", supervisor.kubelet());
-    let line = std::fs::read_to_string(&pid).unwrap();
-    let config = line.split('\0').find_map(|arg| arg.strip_prefix("--config=")).unwrap().to_owned();
-    let checkpoint = case.dir().join("store/checkpoints").join(&map.uid).join(&map.version).join("kubelet");
-    for file in [PathBuf::from(config), case.dir().join("supervisor/state.json"), checkpoint] {
-        case.say(&file.display().to_string());
-        let text = std::fs::read(&file).unwrap();
-        std::fs::write(&file, "maxPods: 1\n").unwrap();
-        until("it is as it was", || {
-            let found = std::fs::read(&file).map_err(|error| error.to_string())?;
-            if found == text { Ok(()) } else { Err(String::from_utf8_lossy(&found).into_owned()) }
-        });
-        case.await_event("KubeletConfigDrift", &[&file.parent().unwrap().display().to_string()]);
-    }
-    supervisor.await_status(&[("/drift", json!([])), ("/active", source.clone()), ("/lastKnownGood", source)]);
-    assert_eq!(supervisor.process(), before);
-    case.await_configz("maxPods", &json!(41));
-    assert!(supervisor.stop().success());
-}
-
-/// Garbage and truncation in the store's files: a kubelet runs, and all is well again with the API server's help.
-pub fn corrupt_store(case: &Case) {
-    let (supervisor, map) = case.proven();
-    let source = map.source();
-    assert!(supervisor.stop().success());
-    let assigned = case.dir().join("store/meta/assigned");
-    let known_good = case.dir().join("store/meta/last-known-good");
-    let checkpoint = case.dir().join("store/checkpoints").join(&map.uid).join(&map.version).join("kubelet");
-    let (assigned_text, payload) = (std::fs::read(&assigned).unwrap(), std::fs::read(&checkpoint).unwrap());
-
-    let rounds: [(&str, &dyn Fn()); 3] = [
-        ("a torn meta/assigned and a foreign state.json", &|| {
-            std::fs::write(&assigned, &assigned_text[..assigned_text.len() / 2]).unwrap();
-            std::fs::write(case.dir().join("supervisor/state.json"), "[]garbage\0").unwrap();
-        }),
-        ("a checkpoint that was changed", &|| std::fs::write(&checkpoint, b"\0\0\0\0").unwrap()),
-        ("everything at once", &|| {
-            std::fs::write(&assigned, b"\xff\xfe").unwrap();
-            std::fs::write(&known_good, b"\0\0\0\0\0").unwrap();
-            std::fs::remove_dir_all(case.dir().join("store/checkpoints")).unwrap();
-            std::fs::write(case.dir().join("store/checkpoints"), b"a file").unwrap();
-            std::fs::remove_dir_all(case.dir().join("supervisor")).unwrap();
-            std::fs::write(case.dir().join("supervisor"), b"a file").unwrap();
-        }),
-    ];
-    for (name, damage) in &rounds[..2] {
-        case.say(name);
-        damage();
-        let supervisor = case.supervisor();
-        case.await_config(&source, &source, &source, "");
-        supervisor.await_status(&[("/active", source.clone()), ("/error", json!("")), ("/kubelet/ready", json!(true))]);
-        case.await_configz("maxPods", &json!(41));
-        assert!(supervisor.restarts() <= 1);
-        assert!(supervisor.stop().success());
-        assert_eq!(std::fs::read(&assigned).unwrap(), assigned_text);
-        assert_eq!(std::fs::read(&checkpoint).unwrap(), payload);
-    }
-
-    // Files where directories belong are beyond repair by us; the kubelet runs all the same.
-    let (name, damage) = &rounds[2];
-    case.say(name);
-    damage();
-    let supervisor = case.launch("4s", &case.dir(), case.kubelet_args());
-    case.await_configz("maxPods", &json!(110));
-    let internal = "failed to sync: internal failure, see Kubelet log for details";
-    case.await_config(&LOCAL, &LOCAL, &LOCAL, internal);
-    assert_eq!(case.kubelets().len(), 1);
-    assert!(supervisor.stop().success());
 }
 
 /// The local file, put back as it was.
@@ -212,15 +137,11 @@ pub fn torn_local_file(case: &Case) {
 /// what would come of it, and the proven bytes run.
 pub fn full_disk_at_boot(case: &Case) {
     let dir = case.dir();
-    std::fs::create_dir_all(&dir).unwrap();
-    // 1777 is its default, and a store is root's alone.
-    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k,mode=755", "tmpfs"]).arg(&dir)).unwrap();
-    let mount = Mount(&dir);
+    let mount = Mount::small_disk(&dir);
     let (supervisor, source) = proven_overlay(case);
     let whole = LocalFile::of(case);
     std::fs::write(whole.0, [&whole.1[..], b"\neventBurst: 11\n"].concat()).unwrap();
-    let filler = dir.join("filler");
-    let _ = run(Command::new("dd").args(["if=/dev/zero", "bs=1k", &format!("of={}", filler.display())]));
+    let filler = mount.filled();
     let supervisor = boots_into_the_proven(case, supervisor, &source);
     std::fs::remove_file(&filler).unwrap();
     // With room, what came of the change is tried.
@@ -230,26 +151,23 @@ pub fn full_disk_at_boot(case: &Case) {
     drop(mount);
 }
 
-/// One supervisor per directory.
-pub fn second_supervisor(case: &Case) {
-    let supervisor = case.supervisor();
-    let output = Command::new(BINARY)
-        .args(["run", "--metrics-bind-address", "", "--dynamic-config-dir"])
-        .arg(case.dir())
-        .arg("--")
-        .args(case.kubelet_args())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success());
-    assert!(words.contains(&format!("pid {}", supervisor.pid())), "{words}");
-    supervisor.assert_steady(1);
-}
-
 struct Mount<'a>(&'a Path);
 
 impl Mount<'_> {
+    fn small_disk(dir: &Path) -> Mount<'_> {
+        std::fs::create_dir_all(dir).unwrap();
+        // 1777 is its default, and a store is root's alone.
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k,mode=755", "tmpfs"]).arg(dir)).unwrap();
+        Mount(dir)
+    }
+
+    /// Leaves no room; gives the file that took it.
+    fn filled(&self) -> PathBuf {
+        let filler = self.0.join("filler");
+        let _ = run(Command::new("dd").args(["if=/dev/zero", "bs=1k", &format!("of={}", filler.display())]));
+        filler
+    }
+
     /// Read-only for whoever comes by its path: a mount with files open for writing cannot be made so itself.
     fn forbid_writing(&self) {
         run(Command::new("mount").args(["-o", "bind,ro"]).args([self.0, self.0])).unwrap();
@@ -270,12 +188,8 @@ impl Drop for Mount<'_> {
 pub fn bad_disk(case: &Case) {
     const ERROR: &str = "failed to sync: internal failure, see Kubelet log for details";
     let dir = case.dir();
-    std::fs::create_dir_all(&dir).unwrap();
-    // 1777 is its default, and a store is root's alone.
-    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k,mode=755", "tmpfs"]).arg(&dir)).unwrap();
-    let mount = Mount(&dir);
-    let filler = dir.join("filler");
-    let _ = run(Command::new("dd").args(["if=/dev/zero", "bs=1k", &format!("of={}", filler.display())]));
+    let mount = Mount::small_disk(&dir);
+    let filler = mount.filled();
 
     let supervisor = case.supervisor();
     let before = supervisor.process();
