@@ -41,6 +41,15 @@ fn watches(rig: &Rig, resource: &str) -> usize {
     requests(rig, |request| request.is_watch() && request.path.contains(resource)).len()
 }
 
+/// The next stream says that this changed, and ends; then there is another one.
+fn shown_once(rig: &Rig, what: &str, resource: &str, object: &Value) {
+    let event = json!({"type": "MODIFIED", "object": object}).to_string() + "\n";
+    let (before, once) = (watches(rig, resource), FaultKind::Answer(Answer::new(200, event, Then::End)));
+    rig.server.faults().push(Fault::once(Verb::Watch, resource, once));
+    rig.server.end_watches();
+    eventually(what, || (watches(rig, resource) >= before + 2).then_some(()));
+}
+
 /// The most memory that the supervisor ever had, in MiB.
 pub fn memory(rig: &Rig) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", rig.pid())).unwrap();
@@ -205,11 +214,7 @@ fn config_maps_that_are_others_or_cannot_be() {
         ("the same version", json!({"metadata": {"resourceVersion": good.1}})),
     ] {
         let map = hostile(more);
-        let event = json!({"type": "MODIFIED", "object": map}).to_string() + "\n";
-        let (before, once) = (watches(&rig, "configmaps"), FaultKind::Answer(Answer::new(200, event, Then::End)));
-        rig.server.faults().push(Fault::once(Verb::Watch, "configmaps", once));
-        rig.server.end_watches();
-        eventually(what, || (watches(&rig, "configmaps") >= before + 2).then_some(()));
+        shown_once(&rig, what, "configmaps", &map);
         settled(&rig, what);
         assert_eq!(checkpoints(&rig), std::slice::from_ref(&good), "{what}");
         goes_on(&rig, &good, starts, what);
@@ -241,11 +246,7 @@ fn nodes_that_are_others_or_cannot_be() {
         let mut object = rig.server.node(NODE);
         testkit::api_server::merge(&mut object, &more);
         object["metadata"]["resourceVersion"] = "8".into();
-        let event = json!({"type": "MODIFIED", "object": object}).to_string() + "\n";
-        let (before, once) = (watches(&rig, "nodes"), FaultKind::Answer(Answer::new(200, event, Then::End)));
-        rig.server.faults().push(Fault::once(Verb::Watch, "nodes", once));
-        rig.server.end_watches();
-        eventually(what, || (watches(&rig, "nodes") >= before + 2).then_some(()));
+        shown_once(&rig, what, "nodes", &object);
         goes_on(&rig, &good, starts, what);
         let asked = requests(&rig, |request| !request.path.contains("/n1") && request.path.contains("version"));
         assert_eq!(asked.len(), 0, "{what}: {asked:?}");

@@ -245,15 +245,13 @@ async fn the_condition_comes_before_and_the_annotations_after_the_node() {
     }
 }
 
+fn entry(number: u64) -> HistoryEntry {
+    HistoryEntry { number, nanos: 1_000_000 + number, reason: format!("R{number}"), ..HistoryEntry::default() }
+}
+
 #[tokio::test]
 async fn an_event_is_reported_by_its_number_once_the_server_has_had_it() {
     let mut bench = Bench::connected().await;
-    let entry = |number: u64| HistoryEntry {
-        number,
-        nanos: 1_000_000 + number,
-        reason: format!("R{number}"),
-        ..HistoryEntry::default()
-    };
     let unwritten = HistoryEntry { number: 0, nanos: 5, reason: "R0".to_owned(), ..HistoryEntry::default() };
     bench.server.faults().push(Fault::once(Verb::Post, "/events", FaultKind::Status(500)));
     bench.cluster.emit(&entry(1));
@@ -276,12 +274,6 @@ async fn an_event_is_reported_by_its_number_once_the_server_has_had_it() {
 #[tokio::test]
 async fn a_flood_of_events_while_the_first_is_under_way() {
     let mut bench = Bench::connected().await;
-    let entry = |number: u64| HistoryEntry {
-        number,
-        nanos: 1_000_000 + number,
-        reason: format!("R{number}"),
-        ..HistoryEntry::default()
-    };
     bench.server.faults().push(Fault::once(Verb::Post, "/events", FaultKind::Slow(Duration::from_secs(1))));
     bench.cluster.emit(&entry(1));
     // Not `wait_request`: that would block the port's own thread.
