@@ -108,11 +108,13 @@ impl Change {
     }
 
     pub(super) fn note_pods(&mut self, inventory: Option<PodInventory>) {
-        // Where a change waits for pods to go, a list that fails does not say that they are gone.
-        let is_for_pods = matches!(&self.stage, Stage::GoodMoment(_, inquiry) if inquiry.is_for_pods());
-        if inventory.is_some() || !is_for_pods {
-            self.inventory = inventory;
+        if let Stage::GoodMoment(_, inquiry) = &mut self.stage {
+            inquiry.pods_answered();
+            if inventory.is_none() && inquiry.is_for_pods() {
+                return; // a list that fails does not say that they are gone
+            }
         }
+        self.inventory = inventory;
     }
 
     /// The accepted configuration, before its switch is recorded.

@@ -21,6 +21,7 @@ pub(super) struct Inquiry {
     /// When the pods were.
     pods_asked_at: Option<Moment>,
     awaits_streams: bool,
+    awaits_pods: bool,
     /// So many run; `None`: nobody knows.
     streams: Option<u32>,
     /// What the change was last found to wait for.
@@ -89,15 +90,23 @@ impl Inquiry {
     }
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        let pause = if self.awaits_streams { limits::GOOD_MOMENT_PATIENCE } else { limits::GOOD_MOMENT_INTERVAL };
+        let pause = if self.is_open() { limits::GOOD_MOMENT_PATIENCE } else { limits::GOOD_MOMENT_INTERVAL };
         due.extend(self.asked_at.map(|at| later(at, pause)));
         due.extend(self.pods_asked_at.filter(|_| self.is_for_pods()).map(|at| later(at, limits::LOST_PODS_INTERVAL)));
         due.extend(self.until);
     }
 
-    /// True if it is time to ask for the pods that any restart would cost: they may have gone meanwhile.
+    fn is_open(&self) -> bool {
+        self.awaits_streams || self.awaits_pods
+    }
+
+    pub(super) fn pods_answered(&mut self) {
+        self.awaits_pods = false;
+    }
+
+    /// True if it is time to ask for the pods: those that any restart would cost may have come, or gone.
     fn pods_are_due(&self, now: Moment) -> bool {
-        self.is_for_pods() && self.pods_asked_at.is_none_or(|at| now >= later(at, limits::LOST_PODS_INTERVAL))
+        self.pods_asked_at.is_none_or(|at| now >= later(at, limits::LOST_PODS_INTERVAL))
     }
 
     /// It is asked anew what runs.

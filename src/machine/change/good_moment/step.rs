@@ -63,7 +63,10 @@ impl State {
                 change.inventory = None; // nobody asks for the pods meanwhile
             }
             self.hold(lasting, None, fx);
-            return self.ask_for_pods(fx);
+            if self.inquiry_of_change().is_some_and(|inquiry| inquiry.is_for_pods()) {
+                self.ask_for_pods(fx);
+            }
+            return;
         }
         if let Some(inquiry) = self.inquiry_of_change().filter(|inquiry| inquiry.until.is_none()) {
             inquiry.hold = None; // what lasted is over
@@ -120,7 +123,7 @@ impl State {
     fn ask_for_pods(&mut self, fx: &mut Vec<Effect>) {
         let now = self.now;
         if let Some(inquiry) = self.inquiry_of_change().filter(|inquiry| inquiry.pods_are_due(now)) {
-            inquiry.pods_asked_at = Some(now);
+            (inquiry.pods_asked_at, inquiry.awaits_pods) = (Some(now), true);
             self.query(Query::Pods, fx);
         }
     }
@@ -130,11 +133,13 @@ impl State {
         let now = self.now;
         let Some(inquiry) = self.inquiry_of_change() else { return false };
         if let Some(asked_at) = inquiry.asked_at {
-            if inquiry.awaits_streams && now < later(asked_at, limits::GOOD_MOMENT_PATIENCE) {
+            if inquiry.is_open() && now < later(asked_at, limits::GOOD_MOMENT_PATIENCE) {
                 return true;
             }
+            // Who has not answered by now knows nothing that would hold the change.
+            inquiry.awaits_pods = false;
             if std::mem::take(&mut inquiry.awaits_streams) {
-                inquiry.streams = None; // who has not answered by now knows nothing that would hold the change
+                inquiry.streams = None;
             }
             let Some(count) = inquiry.streams.filter(|count| *count > 0) else { return false };
             self.hold(Hold::Streams(count), Some(until), fx);
@@ -150,6 +155,7 @@ impl State {
         let (now, pid, runtime) = (self.now, self.pid(), self.runtime_socket());
         let (Some(pid), Some(inquiry)) = (pid, self.inquiry_of_change()) else { return };
         (inquiry.asked_at, inquiry.awaits_streams) = (Some(now), true);
+        self.ask_for_pods(fx);
         self.query(Query::Streams(pid, runtime), fx);
     }
 
