@@ -121,10 +121,11 @@ impl ports::Notifier for NodeNotifier {
 
 /// Runs the supervisor; gives its exit code.
 pub(crate) async fn supervise(settings: Settings) -> anyhow::Result<u8> {
+    // This one keeps it until the supervisor ends.
     let lock = SharedLock::default();
     locked(&settings, &lock).await?;
     let (program, args) = (settings.program.clone(), settings.args.clone());
-    let why = match catch_unwind(AssertUnwindSafe(|| assemble(settings, lock))) {
+    let why = match catch_unwind(AssertUnwindSafe(|| assemble(settings, lock.clone()))) {
         Ok(Ok(mut all)) => {
             let Daemon { executor, queue, signals, child } = &mut all;
             return Ok(run_guarded(executor, queue, signals, &BootClock, &SupervisedKubelet(child.clone())).await);
