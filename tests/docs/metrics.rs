@@ -32,8 +32,8 @@ fn registered() -> BTreeSet<String> {
 /// As registered by the controller of pools.
 fn of_controller() -> BTreeSet<String> {
     let source = read("crates/kubectl-plugin/src/controller/metrics.rs");
-    let names: BTreeSet<String> =
-        source.split("own.register(").skip(1).map(|rest| rest.split('"').nth(1).unwrap().to_owned()).collect();
+    let quoted = source.split('"').filter(|text| ["controller_", "pool_"].iter().any(|of| text.starts_with(of)));
+    let names: BTreeSet<String> = quoted.map(str::to_owned).collect();
     assert!(names.len() >= 9, "{names:?}");
     names
 }
