@@ -3,8 +3,6 @@
 //! skipped, and says so.
 #![cfg(test)]
 
-mod draw;
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
@@ -275,30 +273,10 @@ fn each_query_of_the_board_has_an_answer() {
         ["6", "1", "1", "2", "1"]
     );
 
-    // The picture of the documents: BOARD_PICTURE=docs/usage/board.svg tests/prometheus/run.sh
-    if let Ok(file) = std::env::var("BOARD_PICTURE") {
-        // Lines are made of time; no test waits for it.
-        std::thread::sleep(Duration::from_secs(15));
-        std::fs::write(Path::new(ROOT).join(file), draw::picture(&drawn(&prometheus))).unwrap();
-    }
     rules(&prometheus);
     metrics(&prometheus, &fleet);
     let alert = r#"count(ALERTS{alertname="KubeletConfigRolledBack",alertstate="firing",node="back"})"#;
     eventually_within(LIMIT, alert, || (prometheus.number(alert) == Some(1.0)).then_some(()));
-}
-
-/// The board's first part, as Prometheus answers now.
-fn drawn(prometheus: &Prometheus) -> Vec<draw::Drawn> {
-    let is_fleet = |panel: &&Value| panel["gridPos"]["y"].as_f64().unwrap() < 27.0;
-    let board = board();
-    let panels = board["panels"].as_array().unwrap().iter().filter(is_fleet);
-    let answer =
-        |target: &Value| prometheus.ask(&filled(target["expr"].as_str().unwrap()), target["range"] == true).unwrap();
-    let drawn = |panel: &Value| draw::Drawn {
-        panel: panel.clone(),
-        answers: panel["targets"].as_array().into_iter().flatten().map(answer).collect(),
-    };
-    panels.map(drawn).collect()
 }
 
 fn values(series: &Value) -> usize {
