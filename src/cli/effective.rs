@@ -19,8 +19,8 @@ use kubelet_config::rendering::Configuration;
 use kubelet_config::schema;
 use kubelet_config::source::Source;
 
-/// A configuration, and what its payload is called.
-pub(super) struct Rendered {
+/// The configuration that is shown, and what its payload is called.
+pub(super) struct Shown {
     pub(super) configuration: Configuration,
     pub(super) payload: String,
 }
@@ -51,12 +51,7 @@ fn active_in(status: &str) -> Option<Active> {
 }
 
 /// The bytes that a version was started from, if it would be rendered to others today.
-pub(super) fn as_it_runs<D: Disk>(
-    mut rendered: Rendered,
-    store: &FsStore<D>,
-    stored: Stored,
-    source: &Source,
-) -> Rendered {
+pub(super) fn as_it_runs<D: Disk>(mut rendered: Shown, store: &FsStore<D>, stored: Stored, source: &Source) -> Shown {
     let (records, _) = stored.into_records();
     let named = records.assigned.iter().chain(&records.last_known_good).chain(&records.proven);
     let digest = named.filter(|version| version.source == *source).find_map(|version| version.digest.as_ref());
@@ -75,7 +70,7 @@ pub(super) fn as_it_runs<D: Disk>(
 }
 
 /// What this kubelet goes by with a configuration.
-pub(super) fn view(rendered: &Rendered, local: &LocalFiles) -> Result<EffectiveView, Failure> {
+pub(super) fn view(rendered: &Shown, local: &LocalFiles) -> Result<EffectiveView, Failure> {
     let args = &local.args;
     let overrides = &rendered.configuration.overrides;
     let file = args.last("config").map(Path::new).and_then(|path| std::path::absolute(path).ok());

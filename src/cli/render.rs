@@ -7,7 +7,7 @@ use clap::Args;
 use super::check;
 use super::common::{Failure, FlagsOption};
 use super::control::{Output, StoreDir};
-use super::effective::{self, Rendered};
+use super::effective::{self, Shown};
 use super::node::{Node, NodeOptions};
 use super::policy;
 use crate::adapters::fsx::GuardedDisk;
@@ -39,7 +39,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let rendered = if let Some(path) = &options.file {
         check::file(path, None, &options.flags, &local)?.and_then(|(configuration, admission)| {
             policy::admitted(&admission)?;
-            Ok(Rendered { configuration, payload: path.display().to_string() })
+            Ok(Shown { configuration, payload: path.display().to_string() })
         })
     } else {
         stored(&store, options.effective, &local)?
@@ -58,7 +58,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
 }
 
 /// What the store holds: the assigned configuration, or what a running supervisor says is active.
-fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Rendered, RenderError>, Failure> {
+fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Shown, RenderError>, Failure> {
     let args = &local.args;
     let mut store = FsStore::new(GuardedDisk::new(dir), dir);
     let records = store.load();
@@ -74,7 +74,7 @@ fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Rendere
     let Some(source) = source else {
         eprintln!("note: the local configuration, nothing is {what} in {}", dir.display());
         let configuration = render::configuration(None, None, args, local);
-        return Ok(configuration.map(|configuration| Rendered { configuration, payload: String::new() }));
+        return Ok(configuration.map(|configuration| Shown { configuration, payload: String::new() }));
     };
     eprintln!("note: the {what} configuration, {source}");
     let configs = store.configs_dir().display().to_string();
@@ -82,7 +82,7 @@ fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Rendere
     let configuration = store.open(&source).and_then(|checkpoint| {
         render::configuration(Some(asked.payload(&checkpoint, &source)), Some(&configs), args, local)
     });
-    let rendered = configuration.map(|configuration| Rendered { configuration, payload: name(&source) });
+    let rendered = configuration.map(|configuration| Shown { configuration, payload: name(&source) });
     Ok(rendered
         .map(|rendered| if active { effective::as_it_runs(rendered, &store, records, &source) } else { rendered }))
 }

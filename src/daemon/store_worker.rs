@@ -274,22 +274,16 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let Effective { value, healthz } = rendering::effective(found.value, &drop_ins, &args);
         let judged = (&value, &found.overrides);
         let admission = policy.admission(Some(source), judged, signed, &self.args, &self.local);
-        Rendered {
+        let out = Configuration {
             digest: digest.clone(),
-            path: found.given.config,
             overrides: found.overrides,
-            config_dir: found.given.config_dir,
             healthz,
-            notes: Vec::new(),
-            problems: Vec::new(),
+            effective: value,
             shadowed: found.shadowed,
-            runtime: self.args.runtime_socket(&value),
-            effective: Arc::new(value),
-            ignores_eviction: args.ignores_eviction(),
-            annotations: policy.limited(self.store.annotations(source)),
-            admission,
-            is_local_files: source.is_local_files(),
-        }
+            ..Configuration::default()
+        };
+        let annotations = policy.limited(self.store.annotations(source));
+        Rendered { is_local_files: source.is_local_files(), ..self.rendered(out, found.given, annotations, admission) }
     }
 }
 

@@ -101,7 +101,7 @@ pub struct RenderInput<'a> {
 }
 
 /// The outcome of a rendering.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Configuration {
     /// The configuration, paths absolute.
     pub value: Value,
