@@ -10,21 +10,7 @@ use serde_json::Value;
 use super::client::{ApiError, Client};
 
 /// Which objects; all, if nothing is said.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Selector {
-    pub(crate) labels: Option<String>,
-    pub(crate) fields: Option<String>,
-}
-
-impl Selector {
-    pub(crate) fn labels(labels: impl Into<String>) -> Self {
-        Self { labels: Some(labels.into()), fields: None }
-    }
-
-    pub(crate) fn fields(fields: impl Into<String>) -> Self {
-        Self { labels: None, fields: Some(fields.into()) }
-    }
-}
+pub(crate) use kube::runtime::watcher::Config as Selector;
 
 /// What `read` takes of each object of the collection at `path`. `what`: such as "list nodes".
 pub(crate) async fn list<T>(
@@ -34,7 +20,7 @@ pub(crate) async fn list<T>(
     selector: Selector,
     read: impl Fn(Value) -> Option<T>,
 ) -> Result<Vec<T>, ApiError> {
-    let Selector { labels: label_selector, fields: field_selector } = selector;
+    let Selector { label_selector, field_selector, .. } = selector;
     let first = ListParams { label_selector, field_selector, limit: Some(client.page), ..ListParams::default() };
     let (path, read) = (Path::new(path), &read);
     let all = || async {

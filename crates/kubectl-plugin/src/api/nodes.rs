@@ -42,8 +42,9 @@ impl NodeSelection {
 
     /// A single name the API server can select.
     fn selector(&self) -> Selector {
-        let fields = if let [name] = self.names.as_slice() { Some(format!("metadata.name={name}")) } else { None };
-        Selector { labels: self.labels.clone(), fields }
+        let field_selector =
+            if let [name] = self.names.as_slice() { Some(format!("metadata.name={name}")) } else { None };
+        Selector { label_selector: self.labels.clone(), field_selector, ..Selector::default() }
     }
 }
 

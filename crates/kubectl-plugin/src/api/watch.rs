@@ -52,13 +52,7 @@ impl Watcher {
     /// `what`: such as "nodes".
     pub(crate) fn new<K: Resource<DynamicType = ()>>(client: &Client, what: &'static str, selector: Selector) -> Self {
         let api: Api<DynamicObject> = Api::all_with(client.kube.clone(), &ApiResource::erase::<K>(&()));
-        let config = watcher::Config {
-            label_selector: selector.labels,
-            field_selector: selector.fields,
-            timeout: Some(WATCH_SECONDS),
-            page_size: Some(client.page),
-            ..watcher::Config::default()
-        };
+        let config = Selector { timeout: Some(WATCH_SECONDS), page_size: Some(client.page), ..selector };
         // kube asks for ever for a version that the API server no longer has, if the refusal is the answer's status and no event.
         let until_gone = move || {
             watcher(api.clone(), config.clone()).scan(false, |was_gone, event| {

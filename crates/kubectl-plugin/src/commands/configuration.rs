@@ -235,7 +235,7 @@ pub(crate) async fn side(client: Option<&Client>, place: &ConfigRef, files: Merg
 /// The pods of a node, page by page, and what the node has for them.
 pub(crate) async fn inventory(client: &Client, node: &str) -> Result<PodInventory, Failure> {
     let object = nodes::get(client, node).await?;
-    let selector = Selector::fields(format!("spec.nodeName={node}"));
+    let selector = Selector::default().fields(&format!("spec.nodeName={node}"));
     let what = format!("list the pods of node {node}");
     let read = |pod| Some(PodSummary::from_object(&pod));
     let pods = list(client, "/api/v1/pods", &what, selector, read).await?;

@@ -86,7 +86,7 @@ impl Options {
     async fn examined_nodes(&self, client: &Client, report: &mut Report) -> Result<Vec<ExaminedNode>, Failure> {
         let mut examined_nodes = Vec::new();
         if self.nodes.is_empty() {
-            let selector = Selector { labels: self.selector.clone(), fields: None };
+            let selector = Selector { label_selector: self.selector.clone(), ..Selector::default() };
             let read = |node| Some(ExaminedNode::new(&node, &client.namespace));
             match list(client, NODES, "list nodes", selector, read).await {
                 Ok(found) => examined_nodes = found,

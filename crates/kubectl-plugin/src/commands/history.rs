@@ -31,7 +31,7 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let node = segment(bare_name(&self.node), "node").map_err(|error| Failure::new(error.to_string()))?;
-        let selector = Selector::fields(format!("involvedObject.kind=Node,involvedObject.name={node}"));
+        let selector = Selector::default().fields(&format!("involvedObject.kind=Node,involvedObject.name={node}"));
         let what = format!("list the events of node {node} in namespace default");
         let api = context.api();
         let mut events = list(&api, EVENTS, &what, selector, |event| ConfigEvent::from_event(&event)).await?;

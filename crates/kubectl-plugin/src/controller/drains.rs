@@ -185,7 +185,7 @@ impl Shared {
 
     /// Why it cannot be done, if that was not decided.
     async fn drain(&self, name: &str, wake: &Notify) -> Option<String> {
-        let selector = Selector::fields(format!("spec.nodeName={name}"));
+        let selector = Selector::default().fields(&format!("spec.nodeName={name}"));
         // An API server in trouble keeps no Node from being drained for longer than that.
         let mut watcher = Watcher::new::<api::Pod>(&self.client.for_reading(), "pods of all namespaces", selector);
         loop {

@@ -13,7 +13,7 @@ const PODS: &str = "/api/v1/namespaces/kube-system/pods";
 pub(super) async fn unready(client: &Client, nodes: &[String]) -> Result<BTreeMap<String, String>, ApiError> {
     let (mut unready, mut without) = (BTreeMap::new(), Vec::new());
     for node in nodes {
-        let selector = Selector::fields(format!("spec.nodeName={node}"));
+        let selector = Selector::default().fields(&format!("spec.nodeName={node}"));
         let read = |pod| static_pod(&pod);
         let pods = list(client, PODS, "list pods in namespace kube-system", selector, read).await?;
         if pods.is_empty() {

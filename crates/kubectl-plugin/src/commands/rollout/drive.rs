@@ -143,7 +143,7 @@ async fn follow(
     mut judgement: watch::Receiver<Option<String>>,
     reporter: &mut ProgressReporter,
 ) -> Result<String, Failure> {
-    let selector = Selector::fields(format!("metadata.name={name}"));
+    let selector = Selector::default().fields(&format!("metadata.name={name}"));
     let mut watcher = Watcher::new::<KubeletConfigPool>(&client.for_reading(), "pools", selector);
     let mut pool: Option<StoredPool> = None;
     let mut changed = Instant::now();

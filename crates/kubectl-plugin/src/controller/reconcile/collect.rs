@@ -39,7 +39,8 @@ impl Reconciler {
     async fn delete_unused(&self) -> Result<(), ApiError> {
         let namespace = &self.client.namespace;
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
-        let (what, made) = (format!("list configmaps in namespace {namespace}"), Selector::labels(POOL_LABEL));
+        let (what, made) =
+            (format!("list configmaps in namespace {namespace}"), Selector::default().labels(POOL_LABEL));
         // What is used is looked at after the list: nothing that is in it can be needed meanwhile and not be seen.
         let maps = list(&self.client, &path, &what, made, Some).await?;
         let (used, now) = (self.used_revisions(), self.clock.now());
