@@ -1,17 +1,22 @@
 //! Objects of a kind, followed by kube's watcher: listed by pages, then watched.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt as _, future};
+use hyper::Request;
 use kube::api::DynamicObject;
+use kube::client::Body;
 use kube::core::ApiResource;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Error, watcher};
 use kube::{Api, Resource};
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
+use tower::service_fn;
 
 use super::client::{ApiError, Client};
 use super::list::Selector;
@@ -23,6 +28,9 @@ const WATCH_SECONDS: u32 = 240;
 const EXPIRED: Duration = Duration::from_secs(10);
 /// One that fails again within this time has not recovered. kube's pauses are a minute at the most, and it takes the same time.
 const RECOVERED: Duration = Duration::from_secs(120);
+
+/// A watch begins no oftener than that.
+const PACE: Duration = Duration::from_secs(2);
 
 /// What a watch reports.
 pub(crate) enum Event {
@@ -51,7 +59,7 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// `what`: such as "nodes".
     pub(crate) fn new<K: Resource<DynamicType = ()>>(client: &Client, what: &'static str, selector: Selector) -> Self {
-        let api: Api<DynamicObject> = Api::all_with(client.kube.clone(), &ApiResource::erase::<K>(&()));
+        let api: Api<DynamicObject> = Api::all_with(paced(client.kube.clone()), &ApiResource::erase::<K>(&()));
         let config = Selector { timeout: Some(WATCH_SECONDS), page_size: Some(client.page), ..selector };
         // kube asks for ever for a version that the API server no longer has, if the refusal is the answer's status and no event.
         let until_gone = move || {
@@ -122,6 +130,24 @@ impl Watcher {
             Error::NoResourceVersion => ApiError::new(&what("list"), "the API server's answer has no resourceVersion"),
         }
     }
+}
+
+/// kube asks again at once when a watch ends, be it one that an API server or a proxy in trouble ends as soon as it begins.
+fn paced(client: kube::Client) -> kube::Client {
+    let namespace = client.default_namespace().to_owned();
+    let next = Arc::new(Mutex::new(Instant::now()));
+    let send = move |request: Request<Body>| {
+        let (client, next) = (client.clone(), Arc::clone(&next));
+        async move {
+            if request.uri().query().is_some_and(|query| query.contains("watch=")) {
+                let mut next = next.lock().await;
+                sleep_until(*next).await;
+                *next = Instant::now() + PACE;
+            }
+            client.send(request).await
+        }
+    };
+    kube::Client::new(service_fn(send), namespace)
 }
 
 /// kube's own begin anew with each list that begins, although none succeeds.

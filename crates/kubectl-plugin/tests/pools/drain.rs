@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::{POOL, condition, observed, spec};
-use testkit::api_server::{Door, Fault, FaultKind, Resource, State, Verb};
+use testkit::api_server::{Answer, Door, Fault, FaultKind, Resource, State, Then, Verb};
 use testkit::pools::{Outcome, World, context, name, number};
 
 const MAX: usize = 3;
@@ -434,6 +434,23 @@ async fn an_api_server_in_trouble_costs_time_only() {
             drained.world.server.faults().push(Fault::new(verb, path, kind).times(9));
         }
         drained.world.server.put_pool(POOL, &drained_spec(60, &json!({})));
+        drained.complete().await;
+    };
+    drained.run(script).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_as_soon_as_it_begins_is_not_asked_for_without_a_pause() {
+    let drained = Drained::new(3);
+    let script = async {
+        let ends = FaultKind::Answer(Answer::new(200, "", Then::End));
+        drained.world.server.faults().push(Fault::new(Verb::Watch, "/api/v1/pods", ends));
+        drained.begun(60, &json!({})).await;
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        let requests = drained.world.server.requests();
+        let watches = requests.iter().filter(|request| request.is_watch() && request.path == "/api/v1/pods").count();
+        assert!((10..=151 * MAX).contains(&watches), "{watches}");
+        drained.world.server.faults().clear();
         drained.complete().await;
     };
     drained.run(script).await;
