@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::cluster::{run, until};
-use crate::supervisor::{Case, Supervisor};
+use crate::supervisor::Case;
 use crate::trial::accepted;
 
 /// Makes a pod of one container on this node, with these fields of the container, and waits until it runs.

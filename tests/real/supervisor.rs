@@ -113,10 +113,6 @@ pub struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// A verb about this supervisor: what it says.
     pub fn verb(&self, args: &[&str]) -> Result<String, String> {
         run(Command::new(BINARY).args(args).arg("--dynamic-config-dir").arg(&self.dir))

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::assignment::ConfigMap;
 use crate::cluster::{pause, until};
 use crate::pods;
-use crate::supervisor::{Case, Supervisor, signal};
+use crate::supervisor::{Case, Supervisor};
 
 const LOAD: &str = "failed to load config, see Kubelet log for details";
 const VALIDATE: &str = "failed to validate config, see Kubelet log for details";
