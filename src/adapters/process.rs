@@ -2,18 +2,19 @@
 //! one that may say `unsafe`.
 #![allow(unsafe_code)]
 
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::libc::{PR_SET_SECCOMP, SECCOMP_MODE_FILTER, c_ulong, prctl, sock_filter, sock_fprog};
+use nix::libc;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::{Pid, getppid, write};
+use nix::unistd::{Pid, getppid};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
@@ -24,21 +25,6 @@ use crate::machine::model::Exit;
 use kubelet_config::flags::{ConfigDir, KubeletArgs};
 
 mod child;
-#[cfg(target_endian = "little")]
-#[cfg(any(all(target_arch = "x86_64", target_pointer_width = "64"), target_arch = "aarch64"))]
-mod syscall_filter;
-/// Elsewhere the numbers are others, and there is no filter.
-#[cfg(not(all(
-    target_endian = "little",
-    any(all(target_arch = "x86_64", target_pointer_width = "64"), target_arch = "aarch64")
-)))]
-mod syscall_filter {
-    pub(super) fn for_preflight() -> Vec<nix::libc::sock_filter> {
-        Vec::new()
-    }
-
-    pub(super) use for_preflight as for_helpers;
-}
 
 /// Output kept of a short run: the fatal line of v1.20 is followed by a few hundred lines of
 /// goroutines, and preceded by the whole candidate (at most 1 MiB).
@@ -56,55 +42,55 @@ pub(crate) enum Confinement {
 }
 
 impl Confinement {
-    fn filter(self) -> Option<Vec<sock_filter>> {
-        let filter = match self {
-            Self::Kubelet => return None,
-            Self::Helper => syscall_filter::for_helpers(),
-            Self::Preflight { .. } => syscall_filter::for_preflight(),
-        };
-        (!filter.is_empty()).then_some(filter)
-    }
-
-    /// Between fork and exec: system calls only. What is refused is gone without.
-    fn apply(self) {
+    /// Between fork and exec: system calls only.
+    fn apply(self) -> io::Result<()> {
         if self != Self::Kubelet {
             let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0); // its memory holds credentials
         }
-        if let Self::Preflight { cpu_seconds } = self {
-            let _ = setrlimit(Resource::RLIMIT_CPU, cpu_seconds, cpu_seconds);
-            let _ = nix::sys::prctl::set_no_new_privs();
-        }
+        let Self::Preflight { cpu_seconds } = self else { return Ok(()) };
+        let _ = setrlimit(Resource::RLIMIT_CPU, cpu_seconds, cpu_seconds);
+        nix::sys::prctl::set_no_new_privs()?;
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)?;
+        // Nothing that is mounted there comes out. What the node unmounts goes there, too: a judge keeps no volume busy.
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
+        drop_capabilities()
+    }
+}
+
+/// Leaves the capability to read files whoever owns them, and no other. A configuration may name a CA that is another user's
+/// alone: a judge that cannot read it refuses what the kubelet takes.
+fn drop_capabilities() -> io::Result<()> {
+    const READ_SEARCH: libc::c_ulong = 2; // CAP_DAC_READ_SEARCH
+    const RAISE: libc::c_ulong = 2; // PR_CAP_AMBIENT_RAISE
+    const NONE: libc::c_ulong = 0;
+    const VERSION_3: u32 = 0x2008_0522;
+    const KEPT: u32 = 1 << READ_SEARCH;
+    let told = |result: libc::c_long| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    let (header, sets) = ([VERSION_3, 0], [KEPT, KEPT, KEPT, 0, 0, 0]);
+    // With this root's programs have what is ambient, and not everything.
+    let bits = (libc::SECBIT_NOROOT | libc::SECBIT_NOROOT_LOCKED).unsigned_abs();
+    // SAFETY: the kernel reads a header of two words and twice three words of sets, which are there, and writes nothing.
+    unsafe {
+        told(libc::prctl(libc::PR_SET_SECUREBITS, libc::c_ulong::from(bits)).into())?;
+        told(libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()))?;
+        told(libc::prctl(libc::PR_CAP_AMBIENT, RAISE, READ_SEARCH, NONE, NONE).into())
     }
 }
 
 /// Starts a child that does not outlive us.
+///
+/// # Errors
+/// If it cannot be started so confined.
 pub(crate) fn spawn(mut command: Command, confinement: Confinement) -> io::Result<Child> {
-    let filter = confinement.filter();
-    let (mut failure, report) = match &filter {
-        Some(_) => io::pipe().map(|(reader, writer)| (Some(reader), Some(writer)))?,
-        None => (None, None),
-    };
     let parent = nix::unistd::getpid();
     let hook = move || {
         set_parent_death_signal(parent)?;
-        confinement.apply();
-        if let (Some(filter), Some(report)) = (&filter, &report)
-            && let Err(error) = install(filter)
-        {
-            let _ = write(report, &error.raw_os_error().unwrap_or_default().to_ne_bytes());
-        }
-        Ok(())
+        confinement.apply()
     };
     // SAFETY: the hook runs between fork and exec and makes async-signal-safe system calls; it allocates nothing and
     // takes no lock.
     unsafe { command.pre_exec(hook) };
-    let child = command.spawn()?;
-    drop(command); // and with it our copies of the pipes' writing ends
-    let mut error = [0; 4];
-    if failure.as_mut().is_some_and(|failure| failure.read_exact(&mut error).is_ok()) {
-        warn_without_seccomp(confinement, &io::Error::from_raw_os_error(i32::from_ne_bytes(error)));
-    }
-    Ok(child)
+    command.spawn()
 }
 
 /// Takes the child along when the supervisor dies, even by SIGKILL.
@@ -116,31 +102,6 @@ fn set_parent_death_signal(parent: Pid) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     // The parent may have died before the line above took effect.
     if getppid() == parent { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
-}
-
-/// Puts the calling thread under a filter.
-fn install(filter: &[sock_filter]) -> io::Result<()> {
-    let len = u16::try_from(filter.len()).unwrap_or_default();
-    let program = sock_fprog { len, filter: filter.as_ptr().cast_mut() };
-    // SAFETY: the kernel copies `len` instructions from the pointer, which are there, and writes nothing.
-    match unsafe { prctl(PR_SET_SECCOMP, c_ulong::from(SECCOMP_MODE_FILTER), &raw const program) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// A kernel, or a container, without seccomp keeps nobody from judging. Said once of each kind: a preflight
-/// gains no privileges, and may so have a filter where others are refused one.
-fn warn_without_seccomp(confinement: Confinement, error: &io::Error) {
-    static TOLD_OF_PREFLIGHTS: AtomicBool = AtomicBool::new(false);
-    static TOLD_OF_HELPERS: AtomicBool = AtomicBool::new(false);
-    let (told, who) = match confinement {
-        Confinement::Preflight { .. } => (&TOLD_OF_PREFLIGHTS, "preflights"),
-        Confinement::Helper | Confinement::Kubelet => (&TOLD_OF_HELPERS, "credential plugins and systemctl"),
-    };
-    if !told.swap(true, SeqCst) {
-        tracing::warn!("{who} run without a seccomp filter: {error}");
-    }
 }
 
 /// What this process was started with beside the standard streams is none of its children's; nor is its memory, in

@@ -147,24 +147,25 @@ impl Standby {
     }
 }
 
-/// Finds out, in the bounds of every preflight, whether this binary waits for its lock.
+/// Finds out whether this binary waits for its lock; or what it does instead.
 ///
 /// # Errors
-/// What it does instead.
-pub(crate) async fn test_parking(program: &Path, args: &[String], confinement: Confinement) -> Result<(), String> {
-    let attempt = || -> io::Result<(Child, StandbyLock)> {
-        let lock = StandbyLock::take()?;
-        let mut command = judge_command(program, args);
-        command.stdin(lock.0.try_clone()?).stdout(Stdio::null()).stderr(Stdio::null());
-        command.process_group(0).kill_on_drop(true);
-        Ok((spawn(command, confinement)?, lock))
-    };
-    let (mut child, lock) = attempt().map_err(|error| error.to_string())?;
+/// If it cannot be started in these bounds.
+pub(crate) async fn test_parking(
+    program: &Path,
+    args: &[String],
+    confinement: Confinement,
+) -> io::Result<Result<(), String>> {
+    let lock = StandbyLock::take()?;
+    let mut command = judge_command(program, args);
+    command.stdin(lock.0.try_clone()?).stdout(Stdio::null()).stderr(Stdio::null());
+    command.process_group(0).kill_on_drop(true);
+    let mut child = spawn(command, confinement)?;
     let mut group = Group::of(&child);
     let result = wait_until_awaited(&mut child, &mut group, &lock).await;
     drop(group);
     let _ = child.wait().await;
-    result
+    Ok(result)
 }
 
 async fn wait_until_awaited(child: &mut Child, group: &mut Group, lock: &StandbyLock) -> Result<(), String> {

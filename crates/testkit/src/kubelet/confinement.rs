@@ -1,13 +1,13 @@
 //! What a kubelet finds that it may do: a hostile one's first look around.
 
-use std::fs::{read_dir, read_link, read_to_string};
+use std::fs::{File, read_dir, read_link, read_to_string};
+use std::net::TcpListener;
 
 use nix::errno::Errno;
-use nix::mount::{MsFlags, mount};
+use nix::mount::umount;
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::ptrace;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::Pid;
+use nix::unistd::getppid;
 use serde_json::{Value, json};
 
 /// Files that are open, limits, and how each attempt ended. None of them changes anything beside this process.
@@ -17,22 +17,28 @@ pub(super) fn tried() -> Value {
     let line = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()));
     let limit = |resource| getrlimit(resource).map(|(_, hard)| hard).unwrap_or_default();
     let files = open_files();
-    let namespace = std::fs::File::open("/proc/self/ns/uts");
+    let namespace = |name: &str| read_link(format!("/proc/self/ns/{name}")).unwrap_or_default().display().to_string();
     let told = |result: Result<(), Errno>| result.map_or_else(|error| format!("{error:?}"), |()| "done".to_owned());
+    let told_by = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or_default());
+    let uts = File::open("/proc/self/ns/uts").map_err(told_by);
+    let memory = File::open(format!("/proc/{}/mem", getppid())).map_err(told_by);
     json!({
         "event": "confinement",
         "pid": std::process::id(),
         "files": files,
         "noNewPrivileges": line("NoNewPrivs:"),
-        "seccomp": line("Seccomp:"),
+        "capabilities": line("CapEff:"),
+        "network": namespace("net"),
+        "mounts": namespace("mnt"),
         "oomScoreAdj": own("oom_score_adj").trim(),
         "core": limit(Resource::RLIMIT_CORE),
         "cpu": limit(Resource::RLIMIT_CPU),
         "attempts": {
-            "mount": told(mount(None::<&str>, "/no/such/directory", Some("tmpfs"), MsFlags::empty(), None::<&str>)),
-            "ptrace": told(ptrace::attach(Pid::from_raw(i32::MAX))),
+            "unmount": told(umount("/proc/self")),
+            "memory": told(memory.map(drop)),
+            "port": told(TcpListener::bind("127.0.0.1:0").map(drop).map_err(told_by)),
             "unshare": told(unshare(CloneFlags::CLONE_NEWUTS)),
-            "setns": told(namespace.map_err(|_| Errno::EIO).and_then(|file| setns(file, CloneFlags::CLONE_NEWUTS))),
+            "setns": told(uts.and_then(|file| setns(file, CloneFlags::CLONE_NEWUTS))),
         },
     })
 }
