@@ -218,7 +218,7 @@ fn running(case: &Case, name: &str) -> Result<Container, String> {
 }
 
 /// Who holds the Lease, once somebody else than this does.
-fn holder(case: &Case, other: &str) -> String {
+pub fn holder(case: &Case, other: &str) -> String {
     until(&format!("another holder of the Lease than {other:?}"), || {
         let lease = case.api("GET", LEASE, None)?;
         let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();

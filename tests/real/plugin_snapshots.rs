@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::assignment::Carrier;
 use crate::carriers;
 use crate::cluster::until;
+use crate::plugin_pools::{Controller, holder, install, uninstall};
 use crate::snapshots::Snapshots;
 use crate::supervisor::Case;
 
@@ -263,10 +264,9 @@ fn rollout(plugin: &mut Plugin, map: &str) {
     plugin.case.say("rollout");
     let of = ["-l", "kubernetes.io/hostname=node1"];
     plugin.shot(&["rollout", "status"]);
-    let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/manifests/pools/crd.yaml");
-    let resource = "crd/kubeletconfigpools.kubelet-supervisor.io";
-    plugin.case.kubectl(&["create", "--validate=false", "-f", crd]);
-    plugin.case.await_established(resource);
+    install(plugin.case);
+    let controller = Controller::start(plugin.case);
+    holder(plugin.case, "");
     plugin.shot(&["rollout", "status"]);
     plugin.shot(&[&["rollout", map], of.as_slice(), &["--name", "first", "--dry-run"]].concat());
     let begin = [&["rollout", map], of.as_slice(), &["--name", "first", "--canaries", "0", "-q"]].concat();
@@ -280,7 +280,8 @@ fn rollout(plugin: &mut Plugin, map: &str) {
     plugin.shot(&["rollout", "retry", "first", "-q"]);
     plugin.shot(&["rollout", "resume", "second"]);
     plugin.shot(&["assign", map, NODE, "--dry-run=client"]);
-    plugin.case.kubectl(&["delete", resource]);
+    drop(controller);
+    uninstall(plugin.case);
 }
 
 /// The kubelet refuses it.

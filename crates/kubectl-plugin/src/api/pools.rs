@@ -5,11 +5,14 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::request::Request as Path;
 use serde_json::{Value, json};
 
-use super::client::{ApiError, Client, segment};
+use super::client::{ApiError, Client, RequestResult, segment};
 use super::list::{self, Selector};
 use super::write::MANAGER;
 use crate::failure::Failure;
-use crate::fleet::pool::types::KubeletConfigPool;
+use crate::fleet::pool::types::{BadRevision, KubeletConfigPool};
+
+/// A write is tried again so often because the controller wrote the status meanwhile.
+const TRIES: usize = 5;
 
 /// Pools of the cluster.
 pub(crate) const POOLS: &str = "/apis/kubelet-supervisor.io/v1alpha1/kubeletconfigpools";
@@ -36,6 +39,12 @@ impl StoredPool {
 
     pub(crate) fn spec(&self) -> &Value {
         self.object.get("spec").unwrap_or(&Value::Null)
+    }
+
+    /// What a person goes by who writes it; counts and conditions change by themselves.
+    fn decided(&self) -> (Option<&String>, Option<i64>, Option<&Vec<BadRevision>>) {
+        let KubeletConfigPool { metadata, status, .. } = &self.pool;
+        (metadata.uid.as_ref(), metadata.generation, status.as_ref().map(|status| &status.bad_revisions))
     }
 }
 
@@ -80,16 +89,18 @@ pub(crate) async fn put(
     spec: &Value,
     dry_run: bool,
 ) -> Result<(StoredPool, &'static str), Failure> {
-    let object = with_spec(name, old, spec);
     let params = PostParams { dry_run, field_manager: Some(MANAGER.to_owned()) };
-    let (pools, body) = (Path::new(POOLS), object.to_string().into_bytes());
-    let what = if old.is_some() { "update" } else { "create" };
-    let request = segment(name, "pool").and_then(|name| match old {
-        Some(_) => pools.replace(name, &params, body),
-        None => pools.create(&params, body),
-    });
-    let written =
-        client.request(&format!("{what} pool {name}"), request).await.map_err(|error| changed(name, error))?;
+    let (pools, what) = (Path::new(POOLS), if old.is_some() { "update" } else { "create" });
+    let body = |old: Option<&StoredPool>| with_spec(name, old, spec).to_string().into_bytes();
+    let request =
+        |now: &StoredPool| segment(name, "pool").and_then(|name| pools.replace(name, &params, body(Some(now))));
+    let what = format!("{what} pool {name}");
+    let written = if let Some(old) = old {
+        written(client, old, &what, request).await?
+    } else {
+        let request = segment(name, "pool").and_then(|_| pools.create(&params, body(None)));
+        client.request(&what, request).await.map_err(|error| changed(name, error))?
+    };
     let written = StoredPool::new(written)?;
     let is_same = old.is_some_and(|old| old.pool.metadata.generation == written.pool.metadata.generation);
     let done = match old {
@@ -119,22 +130,46 @@ pub(crate) async fn patch(
     client: &Client,
     old: &StoredPool,
     subresource: Option<&str>,
-    mut patch: Value,
+    patch: &Value,
 ) -> Result<(), Failure> {
-    if let Some(patch) = patch.as_object_mut() {
-        let metadata = patch.entry("metadata").or_insert_with(|| json!({}));
-        if let Some(metadata) = metadata.as_object_mut() {
-            metadata.insert("resourceVersion".to_owned(), old.version().into());
-        }
-    }
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-    let (pools, merge) = (Path::new(POOLS), Patch::Merge(&patch));
-    let request = segment(&old.name, "pool").and_then(|name| match subresource {
-        Some(part) => pools.patch_subresource(part, name, &params, &merge),
-        None => pools.patch(name, &params, &merge),
-    });
-    let what = format!("patch pool {}", old.name);
-    client.request(&what, request).await.map(drop).map_err(|error| changed(&old.name, error))
+    let pools = Path::new(POOLS);
+    let request = |now: &StoredPool| {
+        let mut patch = patch.clone();
+        if let Some(patch) = patch.as_object_mut() {
+            let metadata = patch.entry("metadata").or_insert_with(|| json!({}));
+            if let Some(metadata) = metadata.as_object_mut() {
+                metadata.insert("resourceVersion".to_owned(), now.version().into());
+            }
+        }
+        let merge = Patch::Merge(&patch);
+        segment(&old.name, "pool").and_then(|name| match subresource {
+            Some(part) => pools.patch_subresource(part, name, &params, &merge),
+            None => pools.patch(name, &params, &merge),
+        })
+    };
+    written(client, old, &format!("patch pool {}", old.name), request).await.map(drop)
+}
+
+/// The answer to a write of the pool that was read, or of what it is now, if nobody but the controller has written since.
+async fn written(
+    client: &Client,
+    old: &StoredPool,
+    what: &str,
+    request: impl Fn(&StoredPool) -> RequestResult,
+) -> Result<Value, Failure> {
+    let mut answer = client.request(what, request(old)).await;
+    for _ in 1..TRIES {
+        if !answer.as_ref().is_err_and(ApiError::is_conflict) {
+            break;
+        }
+        let now = get(client, &old.name).await?;
+        if now.decided() != old.decided() {
+            break;
+        }
+        answer = client.request(what, request(&now)).await;
+    }
+    answer.map_err(|error| changed(&old.name, error))
 }
 
 fn changed(name: &str, error: ApiError) -> Failure {

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use crate::api::client::Client;
 use crate::commands::wait::interrupted;
-use crate::controller::{self, Leader, Scope};
+use crate::controller::{self, Leader};
 use crate::fleet::leader_election::LEASE_NAME;
 use crate::output;
 use crate::{Context, Failure};
@@ -28,8 +28,7 @@ impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let listener = self.listener().await?;
         let client = client(context);
-        let scope = Scope { pool: None, on_leader: &tell, on_reconciled: &|_| {} };
-        controller::run(&client, scope, listener, interrupted()).await?;
+        controller::run(&client, &tell, listener, interrupted()).await?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -47,7 +46,7 @@ impl Options {
 }
 
 /// A write that is answered later could be that of a controller whose Lease is over.
-pub(crate) fn client(context: &Context) -> Client {
+fn client(context: &Context) -> Client {
     Client { answer: ANSWER_TIMEOUT, page: 100, ..context.api() }
 }
 
@@ -56,7 +55,6 @@ fn tell(leader: Leader<'_>) {
         Leader::Us(us) => format!("{us} holds the Lease {LEASE_NAME}"),
         Leader::Other(other) => format!("{other} holds the Lease {LEASE_NAME}; waiting"),
         Leader::Nobody => format!("the Lease {LEASE_NAME} is lost"),
-        Leader::Renewed(_) => return,
     };
     output::note(&said);
 }

@@ -53,14 +53,13 @@ pub(super) async fn end_orphaned(
     store: &NodeStore,
     pools: &Store<KubeletConfigPool>,
     guard: &LeadershipGuard,
-    only: Option<&str>,
 ) {
     if pools.wait_until_ready().await.is_err() {
         return std::future::pending().await;
     }
     loop {
         let orphaned: Vec<String> = store.read(|nodes| {
-            let orphaned = nodes.values().filter(|node| is_orphaned(node, pools, only));
+            let orphaned = nodes.values().filter(|node| is_orphaned(node, pools));
             orphaned.map(|node| node.name.clone()).collect()
         });
         for node in orphaned {
@@ -72,11 +71,11 @@ pub(super) async fn end_orphaned(
     }
 }
 
-/// It is cordoned for a pool, one that is carried out here, that does not select it, or that is not there.
-fn is_orphaned(node: &PoolNode, pools: &Store<KubeletConfigPool>, only: Option<&str>) -> bool {
+/// It is cordoned for a pool that does not select it, or that is not there.
+fn is_orphaned(node: &PoolNode, pools: &Store<KubeletConfigPool>) -> bool {
     let selects = |by: &str| {
         let is_that = |pool: &KubeletConfigPool| pool.name_any() == by && pool.metadata.deletion_timestamp.is_none();
         pools.find(|pool| is_that(pool) && pool.spec.node_selector.selects(&node.labels)).is_some()
     };
-    node.cordoned_for().is_some_and(|by| only.is_none_or(|only| only == by) && !selects(by))
+    node.cordoned_for().is_some_and(|by| !selects(by))
 }

@@ -47,21 +47,8 @@ impl LeadershipGuard {
 pub(crate) enum Leader<'a> {
     Us(&'a str),
     Other(&'a str),
-    /// The other one has renewed it since.
-    Renewed(&'a str),
     /// Ours is lost.
     Nobody,
-}
-
-/// So long after a Lease that another one held is free, a candidate that lets others go first takes it.
-const OTHERS_FIRST: Duration = RETRY_PERIOD.saturating_mul(3);
-
-/// In the identity of a holder that carries out one pool alone, before that pool's name.
-const ONE_POOL: &str = " pool/";
-
-/// The only pool that this holder of the Lease carries out; none: all.
-pub(crate) fn only_pool(holder: &str) -> Option<&str> {
-    holder.split_once(ONE_POOL).map(|(_, pool)| pool)
 }
 
 pub(super) struct LeaderElector {
@@ -73,24 +60,18 @@ pub(super) struct LeaderElector {
     /// We wrote that, so it need not be read: if another one wrote since, our next write is refused, and it is read then.
     is_as_written: bool,
     guard: LeadershipGuard,
-    lets_others_first: bool,
-    /// Since when what another one held is free.
-    free: Option<Instant>,
 }
 
 impl LeaderElector {
-    /// `pool`: the only one that is carried out.
-    pub(super) fn new(client: &Client, pool: Option<&str>) -> Self {
+    pub(super) fn new(client: &Client) -> Self {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
         Self {
             client: client.clone(),
             path,
-            id: pool.map_or_else(identity, |pool| format!("{}{ONE_POOL}{pool}", identity())),
+            id: identity(),
             seen: (Value::Null, Instant::now()),
             is_as_written: false,
             guard: LeadershipGuard::default(),
-            lets_others_first: pool.is_some(),
-            free: None,
         }
     }
 
@@ -107,17 +88,13 @@ impl LeaderElector {
     /// # Errors
     /// A refusal that will stay one.
     pub(super) async fn acquire(&mut self, on_leader: &dyn Fn(Leader<'_>)) -> Result<(), Failure> {
-        let (mut told, mut held) = (None, None);
+        let mut told = None;
         loop {
             match self.try_acquire_or_renew().await {
                 Ok(Claim::Ours) => return Ok(()),
                 Ok(Claim::Held(other)) if told.as_ref() != Some(&other) => {
                     on_leader(Leader::Other(&other));
-                    (told, held) = (Some(other), Some(self.seen.0.clone()));
-                }
-                Ok(Claim::Held(other)) if held.as_ref().is_some_and(|held| *held != self.seen.0) => {
-                    on_leader(Leader::Renewed(&other));
-                    held = None;
+                    told = Some(other);
                 }
                 Ok(_) => {}
                 Err(error) if error.may_pass() || error.is_conflict() => {
@@ -173,10 +150,6 @@ impl LeaderElector {
         }
         let now = claim(&lease, &self.id, self.seen.1.elapsed());
         if let Claim::Held(_) = now {
-            self.free = self.lets_others_first.then(Instant::now);
-            return Ok(now);
-        }
-        if now == Claim::Free && self.free.is_some_and(|free| free.elapsed() < OTHERS_FIRST) {
             return Ok(now);
         }
         let body = acquired_or_renewed(&lease, LEASE_NAME, &self.id, Timestamp::now()).to_string().into_bytes();

@@ -24,32 +24,23 @@ use crate::fleet::pool::types::KubeletConfigPool;
 use crate::output;
 pub use crd::crd;
 use drains::Drains;
-pub(crate) use leader_elector::{Leader, only_pool};
+pub(crate) use leader_elector::Leader;
 use leader_elector::{LeaderElector, LeadershipGuard};
 use metrics::Metrics;
 use nodes::NodeStore;
 use reconcile::Reconciler;
 
-/// What is carried out, and who is told who does it.
-pub(crate) struct Scope<'a> {
-    /// This pool alone, as somebody waits for it in a terminal; others are read only. A controller of all pools goes first.
-    pub(crate) pool: Option<&'a str>,
-    pub(crate) on_leader: &'a dyn Fn(Leader<'_>),
-    /// After each reconciliation of that pool: its resourceVersion then.
-    pub(crate) on_reconciled: &'a dyn Fn(String),
-}
-
-/// Acts whenever it holds the Lease, until `stop`. `listener`: where it shows how it is.
+/// Acts whenever it holds the Lease, until `stop`. `on_leader` is told who holds it; `listener`: where it shows how it is.
 ///
 /// # Errors
 /// A right that is missing.
 pub(crate) async fn run(
     client: &Client,
-    scope: Scope<'_>,
+    on_leader: &dyn Fn(Leader<'_>),
     listener: Option<TcpListener>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
-    let mut elector = LeaderElector::new(client, scope.pool);
+    let mut elector = LeaderElector::new(client);
     let metrics = Metrics::new(elector.guard());
     let serve = async {
         match listener {
@@ -58,7 +49,7 @@ pub(crate) async fn run(
         }
     };
     let result = tokio::select! {
-        result = lead(client, &mut elector, &scope, &metrics) => result,
+        result = lead(client, &mut elector, on_leader, &metrics) => result,
         () = serve => Err(Failure::new("the metrics listener ended")),
         () = stop => Ok(()),
     };
@@ -69,27 +60,26 @@ pub(crate) async fn run(
 async fn lead(
     client: &Client,
     elector: &mut LeaderElector,
-    scope: &Scope<'_>,
+    on_leader: &dyn Fn(Leader<'_>),
     metrics: &Metrics,
 ) -> Result<(), Failure> {
     loop {
-        elector.acquire(scope.on_leader).await?;
-        (scope.on_leader)(Leader::Us(elector.identity()));
+        elector.acquire(on_leader).await?;
+        on_leader(Leader::Us(elector.identity()));
         let guard = elector.guard();
         tokio::select! {
             result = elector.renew() => {
                 result?;
                 metrics.follow(None);
-                (scope.on_leader)(Leader::Nobody);
+                on_leader(Leader::Nobody);
             }
-            failure = reconcile_all(client, guard, scope, metrics) => return Err(failure),
+            failure = reconcile_all(client, guard, metrics) => return Err(failure),
         }
     }
 }
 
 /// Ends with a failure only.
-async fn reconcile_all(client: &Client, guard: LeadershipGuard, scope: &Scope<'_>, metrics: &Metrics) -> Failure {
-    let only = scope.pool;
+async fn reconcile_all(client: &Client, guard: LeadershipGuard, metrics: &Metrics) -> Failure {
     let (store, mut reflector) = NodeStore::follow(client);
     if let Err(failure) = reflector.wait_for_sync().await {
         return failure;
@@ -106,19 +96,13 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard, scope: &Scope<'_
         .reconcile_all_on(changes);
     metrics.follow(Some(controller.store()));
     let pools = controller.store();
-    let orphaned = cordons::end_orphaned(client, &store, &pools, &guard, only);
-    let reconciler = Reconciler::new(client.clone(), store.clone(), pools.clone(), guard.clone(), drains, only);
+    let orphaned = cordons::end_orphaned(client, &store, &pools, &guard);
+    let reconciler = Reconciler::new(client.clone(), store.clone(), pools.clone(), guard.clone(), drains);
     let reconciler = Arc::new(reconciler);
-    let state = Arc::clone(&reconciler);
     let mut told = String::new();
     let results = controller.run(reconcile::reconcile, reconcile::on_error, reconciler).for_each(|result| {
         match &result {
-            Ok((pool, _)) => {
-                metrics.reconciled(true);
-                if only == Some(pool.name.as_str()) {
-                    state.version_of(pool).into_iter().for_each(scope.on_reconciled);
-                }
-            }
+            Ok(_) => metrics.reconciled(true),
             Err(Error::ReconcilerFailed(..)) => metrics.reconciled(false),
             Err(_) => {}
         }

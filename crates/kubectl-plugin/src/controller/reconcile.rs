@@ -78,8 +78,6 @@ pub(super) struct Reconciler {
     static_pods: Mutex<BTreeMap<String, String>>,
     /// By uid of a pool: its bad revisions, as they were last.
     bad: Mutex<HashMap<String, BTreeSet<String>>>,
-    /// The only pool that is carried out.
-    only: Option<String>,
 }
 
 /// A generation's revision, which was there then.
@@ -121,9 +119,6 @@ pub(super) async fn reconcile(
     pool: Arc<KubeletConfigPool>,
     reconciler: Arc<Reconciler>,
 ) -> Result<Action, ReconcileError> {
-    if reconciler.only.as_ref().is_some_and(|only| *only != pool.name_any()) {
-        return Ok(Action::await_change());
-    }
     reconciler.reconcile(&pool).await
 }
 
@@ -142,7 +137,6 @@ impl Reconciler {
         pools: Store<KubeletConfigPool>,
         guard: LeadershipGuard,
         drains: Drains,
-        only: Option<&str>,
     ) -> Self {
         Self {
             client,
@@ -159,7 +153,6 @@ impl Reconciler {
             keeps_source: Mutex::default(),
             static_pods: Mutex::default(),
             bad: Mutex::default(),
-            only: only.map(str::to_owned),
         }
     }
 
@@ -198,7 +191,7 @@ impl Reconciler {
                 continue;
             }
             let assignment = decision.assign.iter().find(|it| !tried.contains(&it.node));
-            // Before the status says that all is done: who waits for that may be who carries it out.
+            // Before the status says that all is done: whoever waits for that finds none left.
             for node in decision.untaint.iter().filter(|_| assignment.is_none()) {
                 failed = self.remove_startup_taint(&pool, node).await.err().or(failed);
             }
@@ -234,9 +227,7 @@ impl Reconciler {
                 Err(error) => failed = Some(error),
             }
         }
-        if self.only.is_none() {
-            self.collect().await;
-        }
+        self.collect().await;
         match failed {
             Some(error) => Err(error),
             None => Ok(Action::requeue(next.map_or(COLLECT_EVERY, |next| next.min(COLLECT_EVERY)))),
@@ -309,11 +300,6 @@ impl Reconciler {
             });
             (decision, rendering)
         })
-    }
-
-    /// Of the pool as it was reconciled last.
-    pub(super) fn version_of(&self, pool: &ObjectRef<KubeletConfigPool>) -> Option<String> {
-        self.newest(&*self.pools.get(pool)?)?.resource_version()
     }
 
     /// The pool as the watch has it, or as it was written last, which may not have come back yet; none: it is gone.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{Bench, NODE, Ran};
+use crate::{Bench, Controller, NODE, Ran};
 use testkit::api_server::{Fault, FaultKind, Verb};
 
 const LABEL: &str = "kubelet-config.node-restriction.kubernetes.io";
@@ -47,7 +47,7 @@ fn nothing_is_missing() {
     let said = bench.run(&["doctor"]).ok();
     assert_eq!(
         said,
-        "nothing is missing: 1 node, 1 assigned ConfigMap, 14 rights looked at; assignments are written as labels\n"
+        "nothing is missing: 1 node, 1 assigned ConfigMap, 10 rights looked at; assignments are written as labels\n"
     );
     let chosen = format!("{LABEL}/name=pool-a");
     for args in [&["doctor", "node/n1"][..], &["doctor", NODE], &["doctor", "-l", &chosen]] {
@@ -75,10 +75,10 @@ fn rights_that_the_user_lacks() {
 cluster: you may not get nodes/proxy; needed by capture, diff NODE, explain
     kubectl create clusterrole kubelet-config-nodes-proxy-d407a9 --verb=get --resource=nodes/proxy
     kubectl create clusterrolebinding kubelet-config-nodes-proxy-d407a9 --clusterrole=kubelet-config-nodes-proxy-d407a9 --user=jane
-cluster: you may not create configmaps in namespace kubelet-config; needed by push, preflight, rollout
+cluster: you may not create configmaps in namespace kubelet-config; needed by push, preflight
     kubectl -n kubelet-config create role kubelet-config-configmaps-a643b5 --verb=create --resource=configmaps
     kubectl -n kubelet-config create rolebinding kubelet-config-configmaps-a643b5 --role=kubelet-config-configmaps-a643b5 --user=jane
-2 findings: 1 node, 1 assigned ConfigMap, 14 rights looked at; assignments are written as labels
+2 findings: 1 node, 1 assigned ConfigMap, 10 rights looked at; assignments are written as labels
 ";
     assert_eq!(ran.out, expected);
 }
@@ -233,30 +233,6 @@ fn nodes_without_a_policy_are_a_note_and_beside_others_a_finding() {
         (ran.json()["notes"].clone(), ran.json()["findings"][0]["nodes"][11].clone()),
         (json!([]), json!("open11"))
     );
-}
-
-/// A controller that runs, until it is told to stop.
-struct Controller(std::process::Child);
-
-impl Controller {
-    fn start(bench: &Bench) -> Self {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"));
-        command.arg("controller").env("KUBECONFIG", bench.path("kubeconfig")).stderr(std::process::Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-
-    fn stop(mut self) {
-        let pid = nix::unistd::Pid::from_raw(self.0.id().try_into().unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-        assert!(self.0.wait().unwrap().success());
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]

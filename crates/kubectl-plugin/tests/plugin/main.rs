@@ -17,7 +17,7 @@ mod terminal;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use testkit::api_server::ApiServer;
@@ -75,6 +75,30 @@ impl Bench {
     /// In the directory, with this on standard input.
     fn run_with(&self, args: &[&str], input: &str) -> Ran {
         run(&self.path("kubeconfig"), self.dir.path(), args, input)
+    }
+}
+
+/// A controller that runs, until it is told to stop.
+struct Controller(Child);
+
+impl Controller {
+    fn start(bench: &Bench) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"));
+        command.arg("controller").env("KUBECONFIG", bench.path("kubeconfig")).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    fn stop(mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.0.id().try_into().unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 use kubelet_config::preflight::{ANSWER_ANNOTATION, PreflightResult, PreflightStatus, REQUEST_ANNOTATION};
 use serde_json::{Value, json};
 
-use crate::Bench;
 use crate::read::configz;
 use crate::status::{from_now, node, version};
+use crate::{Bench, Controller};
 
 const NODE: &str = "ip-10-0-113-110.eu-central-1.compute.internal";
 const POOL: &str = "pool-memory-optimised-hf7m2k9d5t";
@@ -276,6 +276,9 @@ fn twelve() -> (Bench, Vec<String>, Value, [&'static str; 10]) {
 #[test]
 fn a_rollout_keeps_to_its_line() {
     let (bench, nodes, new, args) = twelve();
+    let controller = Controller::start(&bench);
+    let holds = |request: &testkit::api_server::Request| request.method == "POST" && request.path.contains("/leases");
+    bench.server.wait_request(Duration::from_secs(60), holds).unwrap();
     let stop = AtomicBool::new(false);
     let seen = std::thread::scope(|scope| {
         scope.spawn(|| prove(&bench, &nodes, &new, &stop));
@@ -287,32 +290,39 @@ fn a_rollout_keeps_to_its_line() {
     assert!(frames.iter().any(|frame| frame.contains("Waves [") || frame.contains("Canaries [")), "{seen:?}");
     let lines = || frames.iter().flat_map(|frame| frame.lines());
     assert!(lines().all(|line| line.chars().count() < 80), "{seen:?}");
-    assert!(seen.contains("this terminal carries it out"), "{seen:?}");
+    assert!(seen.contains("carries it out; this terminal follows"), "{seen:?}");
     assert!(seen.contains("pool/workers complete: 12 of 12 nodes have pool-a-2"), "{seen:?}");
+    controller.stop();
 }
 
-/// It lets the Lease go, and says what goes on with it.
+/// It says how to run a controller; where it is told to stop, the pool stays.
 #[test]
-fn a_rollout_that_is_told_to_stop_can_be_resumed() {
+fn a_rollout_that_nobody_carries_out_is_told_so() {
     for signal in ["INT", "TERM"] {
         let (bench, _, _, args) = twelve();
+        let args = [&args[..], &["-q"]].concat();
         let mut command = Command::new(PLUGIN);
         command.args(args).env("KUBECONFIG", bench.path("kubeconfig")).stdin(Stdio::null());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let has_begun =
-            |request: &testkit::api_server::Request| request.method == "PATCH" && request.path.contains("/nodes/");
-        bench.server.wait_request(Duration::from_secs(60), has_begun).unwrap();
+        let follows =
+            |request: &testkit::api_server::Request| request.is_watch() && request.path.contains("kubeletconfigpools");
+        bench.server.wait_request(Duration::from_secs(60), follows).unwrap();
         assert!(Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap().success());
         let ended = child.wait_with_output().unwrap();
         let err = String::from_utf8(ended.stderr).unwrap();
         assert_eq!((ended.status.code(), ended.stdout.len()), (Some(75), 0), "{err}");
-        assert!(
-            err.contains("`kubectl kubelet-config rollout resume workers` goes on with it, or a controller does"),
-            "{err}"
-        );
-        let lease = |object: &&Value| object["metadata"]["name"] == "kubelet-config-controller";
-        let lease = bench.server.read(|s| s.list(|_, _| true).find(lease).cloned()).unwrap();
-        assert_eq!(lease["spec"]["holderIdentity"], "");
+        for words in [
+            "nobody carries out pools",
+            "`kubectl kubelet-config controller`",
+            "packaging/manifests/pools",
+            "pool workers stays as it is",
+            "`kubectl kubelet-config rollout resume workers` follows it again",
+        ] {
+            assert!(err.replace("\n  ", " ").contains(words), "{words:?} is not in {err}");
+        }
+        assert_eq!(bench.server.pool("workers").unwrap()["spec"]["configMap"]["name"], "pool-a-2");
+        let writes = |it: &testkit::api_server::Request| it.method != "GET" && !it.path.contains("kubeletconfigpools");
+        assert!(!bench.server.requests().iter().any(writes), "the pool alone is written");
     }
 }
 

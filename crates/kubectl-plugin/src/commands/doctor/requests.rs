@@ -107,10 +107,14 @@ pub(crate) async fn pools_group(client: &Client) -> Result<Option<Value>, ApiErr
 
 /// All pools, and the Lease of who carries them out: `Null`, if there is none.
 pub(crate) async fn pools(client: &Client) -> Result<(Vec<Value>, Value), ApiError> {
-    let pools = list_objects(client).await?;
+    Ok((list_objects(client).await?, lease(client).await?))
+}
+
+/// The Lease of who carries out pools: `Null`, if there is none.
+pub(crate) async fn lease(client: &Client) -> Result<Value, ApiError> {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
     let lease = Path::new(path).get(LEASE_NAME, &GetParams::default());
-    Ok((pools, client.optional(&format!("get the Lease {LEASE_NAME}"), lease).await?.unwrap_or_default()))
+    Ok(client.optional(&format!("get the Lease {LEASE_NAME}"), lease).await?.unwrap_or_default())
 }
 
 /// The image of the controller's Pod, if who holds the Lease is one: its identity begins with the Pod's name.

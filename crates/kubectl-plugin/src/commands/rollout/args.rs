@@ -136,7 +136,7 @@ pub(crate) enum Verb {
     Status(StatusArgs),
     /// No further node gets it; those on their way come to their end.
     Pause(NamedArgs),
-    /// Go on with what is paused, waits for approval, or lost its terminal.
+    /// Go on with what is paused or waits for approval, and follow it.
     Resume(NamedArgs),
     /// Back to the previous revision, or the one that is named.
     Undo(UndoArgs),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::{Map, Value};
 
 use super::args::BeginArgs;
-use super::drive::{self, Role};
+use super::follow;
 use super::progress_reporter::ProgressReporter;
 use crate::api::client::Client;
 use crate::api::nodes::{self, NodeSelection};
@@ -44,11 +44,10 @@ impl BeginArgs {
             output::document(Format::Yaml, &object)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let role = Role::find(&api).await?;
         let (_, done) = pools::put(&api, &name, old, &spec, false).await?;
         let reporter = ProgressReporter::new(self.quiet);
         reporter.note(&format!("pool/{name} {done}: {} for nodes with {}", target.name, self.selector.text));
-        Box::pin(drive::run(context, &name, role, reporter)).await
+        Box::pin(follow::run(context, &name, reporter)).await
     }
 
     /// Which pool: its name, and how it is, if it is there.

@@ -1,8 +1,8 @@
-//! `rollout`: a pool from a terminal. It is written, and carried out here as long as no controller does.
+//! `rollout`: a pool from a terminal. It is written and followed; a controller carries it out.
 
 mod args;
 mod begin;
-mod drive;
+mod follow;
 mod progress_reporter;
 mod status;
 mod verbs;

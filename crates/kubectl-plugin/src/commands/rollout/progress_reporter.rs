@@ -11,8 +11,6 @@ use crate::output::{self, ERASE, Out, Tone};
 
 /// Lines of counts come no closer than this; where the pool is, is always said.
 const APART: Duration = Duration::from_secs(30);
-/// The bar is drawn anew so often: the time left goes on.
-const REDRAW: Duration = Duration::from_secs(1);
 
 /// The bar's columns at the most and at the least, and those that are kept for where the pool is and for what stands behind the
 /// bar, so that it does not change its size.
@@ -22,60 +20,53 @@ const PLACE: usize = 13;
 const WORDS: usize = 43;
 
 pub(crate) struct ProgressReporter {
-    notes: Notes,
+    quiet: bool,
+    /// Standard error is a terminal.
+    terminal: bool,
     last: Option<(Instant, String, Counts)>,
     /// Since when, and with how many done.
     begun: Option<(Instant, usize)>,
 }
 
-/// What is said beside the bar.
-#[derive(Clone, Copy)]
-pub(crate) struct Notes {
-    quiet: bool,
-    /// Standard error is a terminal.
-    terminal: bool,
-}
-
-impl Notes {
-    pub(crate) fn note(self, text: &str) {
-        if !self.quiet {
-            let line = output::paragraph(Out { colour: false, ..Out::stderr() }, Tone::Plain, text);
-            write_stderr(&format!("{}{line}", if self.terminal { ERASE } else { "" }));
-        }
-    }
-}
-
 impl ProgressReporter {
     pub(crate) fn new(quiet: bool) -> Self {
-        let notes = Notes { quiet, terminal: !quiet && Out::stderr().width.is_some() };
-        Self { notes, last: None, begun: None }
-    }
-
-    pub(crate) fn notes(&self) -> Notes {
-        self.notes
+        Self { quiet, terminal: !quiet && Out::stderr().width.is_some(), last: None, begun: None }
     }
 
     pub(crate) fn note(&self, text: &str) {
-        self.notes.note(text);
+        if !self.quiet {
+            self.say(text);
+        }
+    }
+
+    /// Also to who wants to hear of nothing but the end.
+    pub(crate) fn warn(&self, text: &str) {
+        self.say(&format!("warning: {text}"));
+    }
+
+    /// Beside the bar.
+    fn say(&self, text: &str) {
+        let line = output::paragraph(Out { colour: false, ..Out::stderr() }, Tone::Plain, text);
+        write_stderr(&format!("{}{line}", if self.terminal { ERASE } else { "" }));
     }
 
     pub(crate) fn progress(&mut self, name: &str, pool: &KubeletConfigPool) {
         let (now, phase, counts) = (Instant::now(), phase(pool).to_owned(), Counts::new(pool));
         // Nobody has looked at it yet.
-        if self.notes.quiet || phase.is_empty() {
+        if self.quiet || phase.is_empty() {
             return;
         }
         let moved = self.last.as_ref().is_none_or(|(_, before, _)| *before != phase);
         let same = self.last.as_ref().is_some_and(|(_, _, before)| *before == counts);
         let is_due = self.last.as_ref().is_none_or(|(then, ..)| now.duration_since(*then) >= APART);
-        if !self.notes.terminal && !moved && (same || !is_due) {
+        if !self.terminal && !moved && (same || !is_due) {
             return;
         }
         let (since, done) = *self.begun.get_or_insert((now, counts.done));
         let left = time_left(now.duration_since(since), counts.done.saturating_sub(done), counts.left());
         let left = left.map_or(String::new(), |left| format!(", about {} left", duration(left)));
         let message = format!("{}{left}", counts.summary());
-        if self.notes.terminal {
+        if self.terminal {
             // Asked anew: windows change their size.
             let width = Out::stderr().width.unwrap_or(80);
             write_stderr(&format!("{ERASE}{}", line(name, &phase, |cells| counts.bar(cells), &message, width)));
@@ -85,14 +76,9 @@ impl ProgressReporter {
         self.last = Some((now, phase, counts));
     }
 
-    /// When to draw anew, whatever happens.
-    pub(crate) fn redraw(&self) -> Duration {
-        if self.notes.terminal { REDRAW } else { APART }
-    }
-
     /// Leaves the bar's line.
     pub(crate) fn end(&self) {
-        if self.notes.terminal && self.last.is_some() {
+        if self.terminal && self.last.is_some() {
             write_stderr("\n");
         }
     }

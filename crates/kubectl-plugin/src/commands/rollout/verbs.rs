@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::args::{NamedArgs, UndoArgs};
-use super::drive::{self, Role};
+use super::follow;
 use super::progress_reporter::ProgressReporter;
 use super::status::all_nodes;
 use crate::api::pools;
@@ -21,7 +21,7 @@ pub(crate) async fn pause(context: &Context, NamedArgs { name, .. }: &NamedArgs)
     let api = context.api();
     let pool = pools::get(&api, name).await?;
     if !pool.pool.spec.paused {
-        pools::patch(&api, &pool, None, json!({"spec": {"paused": true}})).await?;
+        pools::patch(&api, &pool, None, &json!({"spec": {"paused": true}})).await?;
     }
     output::write_stdout(&format!("pool/{name} paused; nodes on their way come to their end\n"))?;
     Ok(ExitCode::SUCCESS)
@@ -31,17 +31,16 @@ pub(crate) async fn pause(context: &Context, NamedArgs { name, .. }: &NamedArgs)
 pub(crate) async fn resume(context: &Context, NamedArgs { name, quiet }: &NamedArgs) -> Result<ExitCode, Failure> {
     let api = context.api();
     let pool = pools::get(&api, name).await?;
-    let role = Role::find(&api).await?;
     let reporter = ProgressReporter::new(*quiet);
     if pool.pool.spec.paused {
-        pools::patch(&api, &pool, None, json!({"spec": {"paused": false}})).await?;
+        pools::patch(&api, &pool, None, &json!({"spec": {"paused": false}})).await?;
         reporter.note(&format!("pool/{name} resumed"));
     } else if let Standing::AwaitingApproval(revision) = standing(&pool.pool) {
         let annotations = json!({"metadata": {"annotations": {APPROVED_REVISION: revision}}});
-        pools::patch(&api, &pool, None, annotations).await?;
+        pools::patch(&api, &pool, None, &annotations).await?;
         reporter.note(&format!("pool/{name} resumed: {revision} is approved"));
     }
-    Box::pin(drive::run(context, name, role, reporter)).await
+    Box::pin(follow::run(context, name, reporter)).await
 }
 
 /// `rollout undo`.
@@ -64,11 +63,10 @@ pub(crate) async fn undo(context: &Context, args: &UndoArgs) -> Result<ExitCode,
         result => result.map_err(Failure::from),
     }?;
     let spec = go_back(name, pool.spec(), &stored, &to).map_err(|why| failure(&why))?;
-    let role = Role::find(&api).await?;
     pools::put(&api, name, Some(&pool), &spec, false).await?;
     let reporter = ProgressReporter::new(*quiet);
     reporter.note(&format!("pool/{name} goes back to {}", to.name));
-    Box::pin(drive::run(context, name, role, reporter)).await
+    Box::pin(follow::run(context, name, reporter)).await
 }
 
 /// `rollout retry`.
@@ -89,9 +87,8 @@ pub(crate) async fn retry(context: &Context, NamedArgs { name, quiet }: &NamedAr
              {node}`, and this again"
         )));
     }
-    let role = Role::find(&api).await?;
-    pools::patch(&api, &pool, Some("status"), json!({"status": {"badRevisions": others}})).await?;
+    pools::patch(&api, &pool, Some("status"), &json!({"status": {"badRevisions": others}})).await?;
     let reporter = ProgressReporter::new(*quiet);
     reporter.note(&format!("pool/{name} tries {revision} again"));
-    Box::pin(drive::run(context, name, role, reporter)).await
+    Box::pin(follow::run(context, name, reporter)).await
 }

@@ -41,35 +41,27 @@ const fn pools(verb: &'static str, resource: &'static str, commands: &'static st
     Right { group: POOLS, ..right(verb, resource, Scope::Cluster, commands) }
 }
 
-const fn leases(verb: &'static str) -> Right {
-    Right { group: "coordination.k8s.io", ..right(verb, "leases", Scope::Lease, "rollout") }
-}
-
 const POOLS: &str = "kubelet-supervisor.io";
 
-/// All that the commands ask for. Those of `rollout` are what it takes to carry a pool out from a terminal.
+/// All that the commands ask for, but for `controller`, whose rights are in `packaging/manifests/pools`.
 pub const RIGHTS: &[Right] = &[
     right("list", "nodes", Scope::Cluster, "status, doctor, rollout, and every -l"),
     right("get", "nodes", Scope::Cluster, "every command about a node"),
-    right("watch", "nodes", Scope::Cluster, "status -w, assign --wait, preflight, rollout"),
-    right("patch", "nodes", Scope::Cluster, "assign, reset, retry, confirm, rollback, preflight, rollout"),
+    right("watch", "nodes", Scope::Cluster, "status -w, assign --wait, preflight"),
+    right("patch", "nodes", Scope::Cluster, "assign, reset, retry, confirm, rollback, preflight"),
     right("get", "nodes/proxy", Scope::Cluster, "capture, diff NODE, explain"),
-    right("list", "pods", Scope::Cluster, "diff NODE, doctor, rollout --drain"),
-    right("watch", "pods", Scope::Cluster, "rollout --drain"),
-    right("create", "pods/eviction", Scope::Cluster, "rollout --drain"),
+    right("list", "pods", Scope::Cluster, "diff NODE, doctor"),
     right("list", "events", Scope::Default, "history"),
     right("get", "configmaps", Scope::ConfigMaps, "push, diff, explain, assign, rollback, preflight, rollout"),
-    right("create", "configmaps", Scope::ConfigMaps, "push, preflight, rollout"),
+    right("create", "configmaps", Scope::ConfigMaps, "push, preflight"),
     pools("get", "kubeletconfigpools", "render, diff pool/NAME"),
     pools("list", "kubeletconfigpools", "rollout"),
     pools("watch", "kubeletconfigpools", "rollout"),
     pools("create", "kubeletconfigpools", "rollout CONFIGMAP"),
     pools("update", "kubeletconfigpools", "rollout CONFIGMAP, rollout undo"),
     pools("patch", "kubeletconfigpools", "rollout pause, rollout resume"),
-    pools("patch", "kubeletconfigpools/status", "rollout"),
-    leases("get"),
-    leases("create"),
-    leases("update"),
+    pools("patch", "kubeletconfigpools/status", "rollout retry"),
+    Right { group: "coordination.k8s.io", ..right("get", "leases", Scope::Lease, "rollout") },
 ];
 
 /// Group of all nodes' credentials.
