@@ -18,3 +18,7 @@ pub(crate) mod way_back;
 
 /// So far the clocks of two machines may be apart.
 const MAX_CLOCK_SKEW: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
+
+/// A Node that is younger has just joined. Its first kubelet pulls images of static pods and waits for its network, so that it
+/// may not have said anything; and it has no pods yet that a change could hurt.
+const YOUNG: std::time::Duration = std::time::Duration::from_secs(600);

@@ -2,16 +2,13 @@
 
 use serde_json::{Value, json};
 
+use super::YOUNG;
 use super::node::{Carrier, ConfigManager, NodeRow, Stage};
 use kubelet_config::status::{WAITS_WHILE, config_source};
 
 /// An assignment that no supervisor took up within this time, seconds: the slowest way is an API server that lets
 /// nodes ask but not watch, where they ask every one to two minutes.
 const SILENT: u64 = 180;
-
-/// A Node that is younger, seconds, may not have come to say anything: its first kubelet starts, pulls images of
-/// static pods, and waits for its network.
-const YOUNG: u64 = 300;
 
 /// How something is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,7 +103,7 @@ impl<'a> View<'a> {
             }
             Some(ConfigManager::Supervisor) => ManagerStatus::Supervisor,
             Some(ConfigManager::Native) => ManagerStatus::Native,
-            _ if !self.row.ready || self.since(&self.row.created).is_some_and(|age| age < YOUNG) => {
+            _ if !self.row.ready || self.since(&self.row.created).is_some_and(|age| age < YOUNG.as_secs()) => {
                 ManagerStatus::NotYet
             }
             _ => ManagerStatus::Nobody,

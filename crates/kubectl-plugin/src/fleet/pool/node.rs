@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::drain::{Cordon, cordoning_pool};
 use super::types::Proof;
-use crate::fleet::MAX_CLOCK_SKEW;
 use crate::fleet::assign::{UNPROVEN_UNTIL, WrittenAssignment};
 use crate::fleet::node::{ConfigManager, NodeRow, Stage};
+use crate::fleet::{MAX_CLOCK_SKEW, YOUNG};
 use kubelet_config::pods::MIRROR;
 use kubelet_config::preflight::PreflightResult;
 use kubelet_config::reported::{ReportedCondition, text};
@@ -19,9 +19,6 @@ use kubelet_config::status::WAITS_WHILE;
 
 /// Labels of control-plane Nodes; `master` up to 1.24.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
-
-/// A Node that is younger has no pods that a change could hurt: it gets what it is to have at once.
-const YOUNG: Duration = Duration::from_secs(600);
 
 /// What a kubelet finds as memory varies by a few MiB from boot to boot and from kernel to kernel; of no interest to pools.
 const MEMORY_STEP: u64 = 64 << 20;
