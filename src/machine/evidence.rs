@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::limits;
+use kubelet_config::bounds::first_of;
 use kubelet_config::readmission::Supplies;
 
 /// A sign of a healthy kubelet, beside its process and READY=1, which every kubelet gives.
@@ -290,14 +291,11 @@ impl std::fmt::Display for Hold {
             }
             Self::PodsLost(pods, acknowledged_by) => {
                 // A pod's name may have 253 characters, its namespace 63.
-                let named = pods.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
-                let more = pods.len().saturating_sub(3);
-                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
                 write!(f, "any restart would cost pods (move them away")?;
                 if let Some(how) = acknowledged_by {
                     write!(f, ", or accept it: {how}")?;
                 }
-                write!(f, "): {named}{more}")
+                write!(f, "): {}", first_of(pods, 3))
             }
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use kubelet_config::bounds::first_of;
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::{ConfigDir, FlagOverrides};
 use kubelet_config::policy::Admission;
@@ -230,12 +231,7 @@ impl fmt::Display for LocalFilesDifference {
         match self {
             Self::Unusable(why) => write!(f, "the local files cannot be used: {why}"),
             Self::Fields(fields) => {
-                let named = fields.get(..NAMED).unwrap_or(fields);
-                write!(f, "the local files differ from what the kubelet runs: {}", named.join(", "))?;
-                match fields.len() - named.len() {
-                    0 => Ok(()),
-                    more => write!(f, " and {more} more"),
-                }
+                write!(f, "the local files differ from what the kubelet runs: {}", first_of(fields, NAMED))
             }
         }
     }

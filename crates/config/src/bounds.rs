@@ -10,6 +10,16 @@ pub const MAX_EVENT: usize = 1024;
 /// Entries of one list of a node.
 pub const MAX_LIST: usize = 64;
 
+/// `a, b and 3 more`: so many of them by name.
+#[must_use]
+pub fn first_of(names: &[String], most: usize) -> String {
+    let first = names.get(..most).unwrap_or(names).join(", ");
+    match names.len().saturating_sub(most) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
 /// The text without what would move a terminal's cursor, change its colours or turn its writing round.
 #[must_use]
 pub fn plain(text: &str) -> String {

@@ -8,6 +8,7 @@ use super::acknowledge::Acknowledged;
 use super::message::bounded;
 use super::table::HazardClass;
 use super::{effective, quantity};
+use crate::bounds::first_of;
 use crate::pods::{NodeSummary, PodInventory};
 use crate::readmission::allocatable::{kept_for_eviction, of_kubelet, places, reserved, reserved_by};
 use crate::readmission::eviction::{self, ALLOCATABLE_MEMORY, Crossed, crossed, unmeasured};
@@ -296,24 +297,18 @@ fn describe(impact: &Impact) -> String {
     if impact.pods.is_empty() {
         return text;
     }
-    // A pod's name may have 253 characters, its namespace 63; ten of them are too much.
-    let mut named: Vec<String> = Vec::new();
-    let mut length = 0;
     // Those that are sure first.
     let (sure, unsure): (Vec<_>, Vec<_>) =
         impact.pods.iter().partition(|refusal| refusal.certainty == Certainty::Refused);
-    for refusal in sure.into_iter().chain(unsure).take(NAMED) {
-        let refusal = refusal.to_string();
-        length += refusal.len() + 2;
-        if length > 360 && !named.is_empty() {
-            break;
-        }
-        named.push(refusal);
-    }
-    let more = impact.pods.len().saturating_sub(named.len());
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let pods: Vec<String> = sure.into_iter().chain(unsure).map(ToString::to_string).collect();
+    // A pod's name may have 253 characters, its namespace 63; ten of them are too much.
+    let lengths = pods.iter().take(NAMED).scan(0, |length, pod| {
+        *length += pod.len() + 2;
+        Some(*length)
+    });
+    let fit = lengths.take_while(|length| *length <= 360).count().max(1);
     let would = if impact.is_certain { "would" } else { "may" };
-    format!("{text}; these pods {would} be turned away: {}{more}", named.join(", "))
+    format!("{text}; these pods {would} be turned away: {}", first_of(&pods, fit))
 }
 
 #[cfg(test)]

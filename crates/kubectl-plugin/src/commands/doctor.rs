@@ -16,10 +16,10 @@ use crate::fleet::doctor::pools::{ExaminedPools, not_served};
 use crate::fleet::doctor::rights::{self, RIGHTS, Right};
 use crate::fleet::doctor::{ExaminedNode, Finding, grouped, newest, without_policy};
 use crate::fleet::node::Carrier;
-use crate::fleet::view::first_of;
 use crate::output::{self, Format, Out, Tone};
 use crate::{Context, Failure};
 use kubelet_config::assignment::LABELS;
+use kubelet_config::bounds::first_of;
 
 /// Something could not be checked.
 const EXIT_UNCHECKED: u8 = 2;

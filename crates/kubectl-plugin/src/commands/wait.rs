@@ -13,9 +13,9 @@ use crate::api::nodes::{NodeEvent, NodeSelection, NodeWatcher};
 use crate::commands::status::now;
 use crate::commands::targets::Writer;
 use crate::fleet::node::NodeRow;
-use crate::fleet::view::first_of;
 use crate::fleet::wait::{Expectation, Goal, WaitStatus};
 use crate::output::{self, plain};
+use kubelet_config::bounds::first_of;
 use kubelet_config::duration::GoDuration;
 
 /// So many nodes are named when the time is over.

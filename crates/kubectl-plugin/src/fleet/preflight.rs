@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::view::first_of;
+use kubelet_config::bounds::first_of;
 use kubelet_config::preflight::{PreflightResult, PreflightStatus};
 use kubelet_config::reported;
 

@@ -215,15 +215,6 @@ impl<'a> View<'a> {
     }
 }
 
-/// The first of them, and how many more there are.
-pub(crate) fn first_of(names: &[String], most: usize) -> String {
-    let first = names.get(..most).unwrap_or(names).join(", ");
-    match names.len().saturating_sub(most) {
-        0 => first,
-        more => format!("{first} and {more} more"),
-    }
-}
-
 /// A time as kubectl shows ages: two units at the most, none that nobody needs (`HumanDuration`,
 /// apimachinery/pkg/util/duration, v1.36).
 pub(crate) fn human(seconds: u64) -> String {

@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 
-use super::super::view::first_of;
 use super::node::PoolNode;
 use super::revision::{APPROVED_REVISION, RevisionFault};
 use super::types::{BadRevision, BadRevisionNode, KubeletConfigPoolStatus, PoolCondition};
+use kubelet_config::bounds::first_of;
 
 /// Names in one message.
 const NAMES: usize = 10;
