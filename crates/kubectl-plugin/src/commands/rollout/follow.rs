@@ -48,7 +48,7 @@ fn again(name: &str, message: &str) -> Failure {
 /// What is said of how it has ended.
 async fn follow(client: &Client, name: &str, reporter: &mut ProgressReporter) -> Result<String, Failure> {
     let mut controller = ObservedController::new(client, reporter).await;
-    let selector = Selector::fields(format!("metadata.name={name}"));
+    let selector = Selector::default().fields(&format!("metadata.name={name}"));
     let mut watcher = Watcher::new::<KubeletConfigPool>(&client.for_reading(), "pools", selector);
     let mut looks = tokio::time::interval(RETRY_PERIOD);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
