@@ -21,8 +21,8 @@ pub(super) fn written(files: &[PathBuf]) -> Option<&Path> {
         |(process, fd)| {
             // By their names first: to look at any other file may block, where its disk does.
             let target = read_link(fd.path()).ok()?;
-            let named = known.iter().filter(|(name, ..)| Some(name.as_os_str()) == target.file_name());
-            let found = named.into_iter().find(|(_, file, _)| identity(&fd.path()) == Some(*file))?;
+            let mut named = known.iter().filter(|(name, ..)| Some(name.as_os_str()) == target.file_name());
+            let found = named.find(|(_, file, _)| identity(&fd.path()) == Some(*file))?;
             let info = read_to_string(process.join("fdinfo").join(fd.file_name())).ok()?;
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
             let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
