@@ -64,7 +64,7 @@ pub(super) fn as_it_runs<D: Disk>(mut rendered: Shown, store: &FsStore<D>, store
         );
         let configuration = &mut rendered.configuration;
         (configuration.value, configuration.overrides) = (found.value, found.overrides);
-        configuration.drop_ins = found.drop_ins.unwrap_or_else(|| std::mem::take(&mut configuration.drop_ins));
+        configuration.drop_ins = found.drop_ins;
     }
     rendered
 }

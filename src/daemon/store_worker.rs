@@ -262,16 +262,14 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         }
     }
 
-    /// The bytes are what they were; the unit's flags over them are today's. The local files do not matter, but for
-    /// content of before drop-ins were part of it.
+    /// The bytes are what they were; the unit's flags over them are today's. The local files do not matter.
     fn stored(&self, digest: &Digest, source: &Source, found: StoredConfig) -> Rendered {
         let args = self.args.with(&found.overrides);
         let policy = Policy::read(&self.local);
         // What cannot be read any more was admitted when it was written, and the store is root's.
         let merge = self.local.default_merge();
         let signed = self.store.open(source).map_or(Ok(None), |checkpoint| policy.signed(&checkpoint, source, merge));
-        let drop_ins = found.drop_ins.or_else(|| self.local.drop_ins().ok()).unwrap_or_default();
-        let Effective { value, healthz } = rendering::effective(found.value, &drop_ins, &args);
+        let Effective { value, healthz } = rendering::effective(found.value, &found.drop_ins, &args);
         let judged = (&value, &found.overrides);
         let admission = policy.admission(Some(source), judged, signed, &self.args, &self.local);
         let out = Configuration {

@@ -39,9 +39,6 @@ struct Metadata {
     /// Fields that a command-line flag overrides, with the flag, as it was when this was rendered last.
     #[serde(default)]
     shadowed: Vec<String>,
-    /// Drop-ins are part of this content. Where it was stored before they were, the kubelet is given the unit's own.
-    #[serde(default)]
-    has_drop_ins: bool,
 }
 
 /// What of a content the kubelet's command line names.
@@ -62,8 +59,8 @@ pub struct StoredConfig {
     pub value: Value,
     /// What becomes of the unit's own flags.
     pub overrides: FlagOverrides,
-    /// The drop-ins that the kubelet merges over it; `None` if they are the unit's own.
-    pub drop_ins: Option<Vec<DropIn>>,
+    /// The drop-ins that the kubelet merges over it.
+    pub drop_ins: Vec<DropIn>,
     /// Fields that a command-line flag overrides, with the flag.
     pub shadowed: Vec<String>,
 }
@@ -156,8 +153,7 @@ impl<D: Disk> FsStore<D> {
             }
         }
         let value = value.ok_or_else(|| damaged(METADATA, "it does not name kubelet.json"))?;
-        let drop_ins = metadata.has_drop_ins.then_some(drop_ins);
-        let given = given_files(dir, drop_ins.as_deref());
+        let given = given_files(dir, &drop_ins);
         Ok(StoredConfig { given, value, overrides, drop_ins, shadowed: metadata.shadowed })
     }
 
@@ -188,7 +184,7 @@ impl<D: Disk> FsStore<D> {
             files.chain(copies).chain([(KUBELET.to_owned(), text)]).chain(flags_file).collect();
         let sum = |content: &&str| hex(&Sha256::digest(content.as_bytes()));
         let sha256 = files.iter().map(|(name, content)| (name.clone(), sum(content))).collect();
-        let mut metadata = Metadata { sha256, shadowed: shadowed.to_owned(), has_drop_ins: true };
+        let mut metadata = Metadata { sha256, shadowed: shadowed.to_owned() };
         let encode =
             |metadata: &Metadata| serde_json::to_string(metadata).map_err(|error| StoreError::Json(error.into()));
 
@@ -201,11 +197,10 @@ impl<D: Disk> FsStore<D> {
             })?;
             self.suspect.remove(&dir);
             self.durable.insert(dir.clone());
-            return Ok(given_files(&dir, Some(drop_ins)));
+            return Ok(given_files(&dir, drop_ins));
         };
         self.keep(&dir)?;
-        // What was stored before drop-ins were part of content has none, if its digest is that of content without any.
-        if (found.shadowed != shadowed || found.drop_ins.is_none())
+        if found.shadowed != shadowed
             && let Ok(Some(there)) = self.read_text(&dir.join(METADATA))
             && let Ok(there) = serde_json::from_str::<Metadata>(&there)
         {
@@ -213,7 +208,7 @@ impl<D: Disk> FsStore<D> {
             metadata.sha256 = there.sha256;
             let _ = self.replace(&dir.join(METADATA), encode(&metadata)?.as_bytes());
         }
-        Ok(given_files(&dir, Some(drop_ins)))
+        Ok(given_files(&dir, drop_ins))
     }
 
     /// A crash or a failed sync may have left its name in memory alone.
@@ -254,11 +249,10 @@ impl<D: Disk> FsStore<D> {
     }
 }
 
-fn given_files(dir: &Path, drop_ins: Option<&[DropIn]>) -> GivenFiles {
+fn given_files(dir: &Path, drop_ins: &[DropIn]) -> GivenFiles {
     let config_dir = match drop_ins {
-        None => ConfigDir::Unit,
-        Some([]) => ConfigDir::Removed,
-        Some(_) => ConfigDir::Copied(dir.join(DROP_INS).display().to_string()),
+        [] => ConfigDir::Removed,
+        _ => ConfigDir::Copied(dir.join(DROP_INS).display().to_string()),
     };
     GivenFiles { config: dir.join(KUBELET).display().to_string(), config_dir }
 }

@@ -58,7 +58,7 @@ fn is_there(disk: &SimDisk, n: u32, context: &str) -> bool {
     assert_eq!(disk.peek(&file(n, "kubelet.json")), Some(text(n)), "{context}");
     assert_eq!(found.overrides, overrides(n), "{context}");
     let texts = |drop_ins: Vec<DropIn>| drop_ins.into_iter().map(|drop_in| drop_in.text).collect::<Vec<_>>();
-    assert_eq!(found.drop_ins.map(texts), Some(texts(drop_ins(n))), "{context}");
+    assert_eq!(texts(found.drop_ins), texts(drop_ins(n)), "{context}");
     for (key, text) in files() {
         assert_eq!(disk.peek(&file(n, &format!("files/{key}"))), Some(text), "{context}");
     }
