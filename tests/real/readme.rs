@@ -27,7 +27,8 @@ fn walk(case: &Case, heading: &str) -> (Vec<String>, String) {
         .replace("NODE", node.rsplit('/').next().unwrap())
         .replace("/usr/local/bin/", &format!("{}/", bin.display()));
     // What goes on in the background ends with the last line.
-    let script = format!("trap 'echo \"FAILED: $BASH_COMMAND\"' ERR\n{lines}\nkill $(jobs -p) 2>/dev/null; true\n");
+    let begin = "trap 'echo \"FAILED: $BASH_COMMAND\"' ERR";
+    let script = format!("{begin}\n{lines}\ntrap - ERR; kill $(jobs -p) 2>/dev/null; true\n");
     let mut command = Command::new("timeout");
     command.args(["240", "bash", "-uc", &script]).current_dir(&work).envs(case.vars()).env("PATH", &path);
     let said = run(&mut command).unwrap();
