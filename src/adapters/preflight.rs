@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
@@ -28,7 +29,9 @@ pub use classify::{Classification, classify};
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// What spins on several processors meanwhile comes to no verdict either.
-const CONFINEMENT: Confinement = Confinement::Preflight { cpu_seconds: TIME_LIMIT.as_secs() };
+const CONFINEMENT: Confinement = Confinement::Preflight { cpu_seconds: TIME_LIMIT.as_secs(), isolated: true };
+/// Where that is refused.
+const BOUNDED_IN_TIME: Confinement = Confinement::Preflight { cpu_seconds: TIME_LIMIT.as_secs(), isolated: false };
 
 /// Something no kubelet can load.
 const GARBAGE: &str = "{0xdeadbeef}";
@@ -220,8 +223,9 @@ async fn ensure_parks(command: &PreflightCommand, tested: &SelfTest, parks: &Sel
         return known.clone();
     }
     let args = command.args.for_standby_test(&command.dir.display().to_string());
-    let found = confined_if_possible(|bounds| kubelet_process::test_parking(&command.program, &args, bounds)).await;
-    let found = found.unwrap_or_else(|error| Err(error.to_string()));
+    // Nothing less will do for one that may not wait. That it cannot be started so is no word of the binary's.
+    let found = kubelet_process::test_parking(&command.program, &args, CONFINEMENT).await;
+    let found = found.map_err(|error| format!("it cannot be tested in the bounds of a preflight: {error}"))?;
     parks.insert(found.map_err(|why| format!("with --lock-file, {why}"))).clone()
 }
 
@@ -338,20 +342,26 @@ async fn run_judge(program: &Path, args: &[String]) -> io::Result<ProgramOutput>
 }
 
 /// A container may make no namespaces, and a security module may refuse an exec that changes the domain where no privileges
-/// may be gained. Better a judge with a helper's confinement than no change at all.
+/// may be gained. Better a judge that is bounded in time alone than no change at all.
 async fn confined_if_possible<T, R: Future<Output = io::Result<T>>>(run: impl Fn(Confinement) -> R) -> io::Result<T> {
     static TOLD: AtomicBool = AtomicBool::new(false);
     let refused = match run(CONFINEMENT).await {
-        Err(error) => error,
+        Err(error) if is_refusal(&error) => error,
         result => return result,
     };
-    let result = run(Confinement::Helper).await?;
+    let result = run(BOUNDED_IN_TIME).await?;
     if !TOLD.swap(true, SeqCst) {
         tracing::warn!(
             "preflights run without namespaces of their own and with all rights: confined they cannot be started: {refused}"
         );
     }
     Ok(result)
+}
+
+/// The bounds cannot be had here; any other error is of the program, or of a node in trouble.
+fn is_refusal(error: &io::Error) -> bool {
+    let refusals = [Errno::EPERM, Errno::EACCES, Errno::EINVAL, Errno::ENOSPC, Errno::ENOSYS];
+    error.raw_os_error().is_some_and(|number| refusals.contains(&Errno::from_raw(number)))
 }
 
 /// What `--version` of this kubelet says, without "Kubernetes ".
@@ -371,15 +381,17 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_started_in_bounds_is_started_with_fewer_once() {
-        for always in [false, true] {
+        let both = [CONFINEMENT, BOUNDED_IN_TIME].as_slice();
+        let cases = [(Errno::EPERM, false, both), (Errno::EPERM, true, both), (Errno::ENOENT, true, &both[..1])];
+        for (why, always, expected) in cases {
             let tried = RefCell::new(Vec::new());
             let result = confined_if_possible(|confinement| {
                 tried.borrow_mut().push(confinement);
                 let refused = always || confinement == CONFINEMENT;
-                async move { if refused { Err(io::Error::from_raw_os_error(1)) } else { Ok(()) } }
+                async move { if refused { Err(io::Error::from(why)) } else { Ok(()) } }
             });
-            assert_eq!(result.await.is_ok(), !always);
-            assert_eq!(*tried.borrow(), [CONFINEMENT, Confinement::Helper]);
+            assert_eq!(result.await.is_ok(), !always, "{why}");
+            assert_eq!(*tried.borrow(), expected, "{why}");
         }
     }
 }

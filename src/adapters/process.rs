@@ -37,8 +37,9 @@ pub(crate) enum Confinement {
     Kubelet,
     /// What others wrote and the node's administrator named.
     Helper,
-    /// The kubelet's binary when it only judges. Processor seconds, all its threads together.
-    Preflight { cpu_seconds: u64 },
+    /// The kubelet's binary when it only judges. Processor seconds, all its threads together; without isolation it has
+    /// these alone.
+    Preflight { cpu_seconds: u64, isolated: bool },
 }
 
 impl Confinement {
@@ -47,8 +48,11 @@ impl Confinement {
         if self != Self::Kubelet {
             let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0); // its memory holds credentials
         }
-        let Self::Preflight { cpu_seconds } = self else { return Ok(()) };
+        let Self::Preflight { cpu_seconds, isolated } = self else { return Ok(()) };
         let _ = setrlimit(Resource::RLIMIT_CPU, cpu_seconds, cpu_seconds);
+        if !isolated {
+            return Ok(());
+        }
         nix::sys::prctl::set_no_new_privs()?;
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)?;
         // Nothing that is mounted there comes out. What the node unmounts goes there, too: a judge keeps no volume busy.
@@ -200,9 +204,14 @@ async fn collect(mut command: Command, limit: Duration, confinement: Confinement
         group.0 = None;
     } else {
         drop(group);
-        let _ = child.wait().await;
+        reap(child).await;
     }
     Ok(ProgramOutput { exit, output: kept })
+}
+
+/// Waits for a child that was killed. One that the kernel holds, as on a disk that does not answer, is reaped by tokio later.
+pub(crate) async fn reap(mut child: Child) {
+    let _ = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
 }
 
 /// What a helper program printed.
@@ -242,7 +251,7 @@ pub(crate) async fn run_helper(
         return Ok(HelperOutput { exit: Some(exit_of(&status)), stdout, stderr });
     }
     drop(group);
-    let _ = child.wait().await;
+    reap(child).await;
     Ok(HelperOutput::default())
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::run_command::{RunCommand, StartedKubelet};
 use crate::adapters::fsx::FileId;
-use crate::adapters::process::{Confinement, Group, exit_of, judge_command, spawn};
+use crate::adapters::process::{Confinement, Group, exit_of, judge_command, reap, spawn};
 use crate::adapters::stderr_relay::{HeldOutput, StderrRelay};
 use crate::machine::model::Rendered;
 use kubelet_config::flags::KubeletArgs;
@@ -164,7 +164,7 @@ pub(crate) async fn test_parking(
     let mut group = Group::of(&child);
     let result = wait_until_awaited(&mut child, &mut group, &lock).await;
     drop(group);
-    let _ = child.wait().await;
+    reap(child).await;
     Ok(result)
 }
 
