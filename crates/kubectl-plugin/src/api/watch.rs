@@ -103,7 +103,7 @@ impl Watcher {
     /// Says it, if that is new.
     fn failed(&mut self, error: Error) -> Result<Option<Event>, Failure> {
         let now = Instant::now();
-        let is_list = matches!(error, Error::InitialListFailed(_));
+        let is_list = matches!(error, Error::InitialListFailed(_) | Error::NoResourceVersion);
         let is_start = matches!(error, Error::WatchStartFailed(_));
         let error = self.told(error);
         let goes_on = if is_list {

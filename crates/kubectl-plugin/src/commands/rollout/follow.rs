@@ -54,29 +54,35 @@ async fn follow(client: &Client, name: &str, reporter: &mut ProgressReporter) ->
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     looks.reset();
     let mut pool: Option<StoredPool> = None;
+    // The latest list has the pool: a deletion is not always told, as after a gap in the watch.
+    let mut is_listed = false;
     let mut changed = Instant::now();
     loop {
         let gone = || Err(Failure::new(format!("pool {name} was deleted; nodes keep what they have")));
         let event = tokio::select! {
-            event = watcher.next() => event,
+            event = watcher.next() => Some(event),
             _ = looks.tick() => {
                 controller.look(client, reporter).await;
-                Ok(Event::Init)
+                None
             }
         };
-        match event {
-            Ok(Event::Apply(object)) => {
+        match event.transpose() {
+            Ok(Some(Event::Apply(object))) => {
+                is_listed = true;
                 let new = StoredPool::new(object)?;
                 if pool.as_ref().is_none_or(|old| old.pool.status != new.pool.status) {
                     changed = Instant::now();
                 }
                 pool = Some(new);
             }
-            Ok(Event::InitDone) if pool.is_none() => return gone(),
-            Ok(Event::Delete(_)) => return gone(),
-            Ok(Event::Interrupted(failure)) => reporter.note(&format!("warning: {}; trying on", failure.message)),
+            Ok(Some(Event::Init)) => is_listed = false,
+            Ok(Some(Event::InitDone)) if !is_listed => return gone(),
+            Ok(Some(Event::Delete(_))) => return gone(),
+            Ok(Some(Event::Interrupted(failure))) => {
+                reporter.note(&format!("warning: {}; trying on", failure.message));
+            }
             Err(failure) => return Err(again(name, &failure.message)),
-            Ok(Event::Init | Event::InitDone) => {}
+            Ok(Some(Event::InitDone) | None) => {}
         }
         if let Some(pool) = &pool {
             reporter.progress(name, &pool.pool);
@@ -123,7 +129,13 @@ impl ObservedController {
 
     /// The next one. A holder renews its Lease each [`RETRY_PERIOD`]; what cannot be read now is read then.
     async fn look(&mut self, client: &Client, reporter: &ProgressReporter) {
-        let Ok(lease) = requests::lease(client).await else { return };
+        let lease = match requests::lease(client).await {
+            Ok(lease) => lease,
+            Err(error) => {
+                self.has_acted |= error.code() == 403; // as at the first look: nobody could say more
+                return;
+            }
+        };
         let held_by = |lease: &Value| lease.pointer("/spec/holderIdentity").and_then(Value::as_str).map(str::to_owned);
         let is_new = lease != self.lease;
         if is_new {
