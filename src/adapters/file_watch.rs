@@ -228,7 +228,9 @@ async fn run(
             last_logged = failed;
         }
         loop {
-            let seen = events(&inotify).await;
+            let mut seen = events(&inotify).await;
+            // That a watch is gone is no news of one that we took away.
+            seen.retain(|event| names.contains_key(&event.wd) || !event.mask.contains(AddWatchFlags::IN_IGNORED));
             if seen.iter().any(|event| is_relevant(&names, event.wd, event.name.as_deref())) {
                 break;
             }

@@ -72,7 +72,11 @@ pub(crate) async fn events(inotify: &AsyncFd<Arc<Inotify>>) -> Vec<InotifyEvent>
         match inotify.get_ref().0.read_events() {
             Ok(events) => return events,
             Err(Errno::EAGAIN) => ready.clear_ready(),
-            Err(_) => {} // EINTR; nothing else is known to happen
+            Err(Errno::EINTR) => {}
+            Err(error) => {
+                tracing::warn!("inotify tells of no more changes: {error}");
+                return std::future::pending().await;
+            }
         }
     }
 }

@@ -159,12 +159,12 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                     binary_keys: payload.binary_keys.clone(),
                     annotations: payload.annotations.clone(),
                 };
-                let found = self.configuration(checkpoint, source)?;
+                let found = self.configuration(checkpoint, source, None)?;
                 self.write(source, found)
             }
             LoadTarget::DryRun(source) => {
                 let (out, annotations, admission) = match source {
-                    Some(source) => self.configuration(self.store.open(source)?, source)?,
+                    Some(source) => self.configuration(self.store.open(source)?, source, None)?,
                     None => self.whole(|| self.local_configuration())?,
                 };
                 if let Some(why) = out.drop_ins.iter().find_map(DropIn::fault) {
@@ -200,13 +200,15 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         &self,
         checkpoint: Checkpoint,
         source: &Source,
+        wanted: Option<&Digest>,
     ) -> Result<(Configuration, ConfigAnnotations, Admission), RenderError> {
         let policy = Policy::read(&self.local);
         let signed = policy.signed_unread(&checkpoint, source, self.local.default_merge())?;
         let configs = self.store.configs_dir().display().to_string();
         let payload = policy.payload(&checkpoint, source);
         let render = || configuration(Some(payload), Some(&configs), &self.args, &self.local);
-        let out = if source.is_local_files() { render()? } else { self.whole(render)? };
+        // A digest that is known beforehand proves what was read.
+        let out = if source.is_local_files() || wanted.is_some() { render()? } else { self.whole(render)? };
         let judged = (&out.effective, &out.overrides);
         let admission = policy.admission(Some(source), judged, Ok(signed), &self.args, &self.local);
         Ok((out, policy.limited(checkpoint.annotations), admission))
@@ -214,7 +216,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
 
     /// Renders a checkpoint, and makes what comes out durable, if that is the content wanted.
     fn render(&mut self, source: &Source, wanted: Option<&Digest>) -> Result<Rendered, RenderError> {
-        let found = self.configuration(self.store.open(source)?, source)?;
+        let found = self.configuration(self.store.open(source)?, source, wanted)?;
         if wanted.is_some_and(|wanted| *wanted != found.0.digest) {
             return Err(RenderError::Checkpoint("it renders to other content now".to_owned()));
         }

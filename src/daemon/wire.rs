@@ -284,7 +284,8 @@ impl KubeletControl for SupervisedKubelet {
 
 /// Labels may name what an option names, unless the policy says which.
 fn policy_file(settings: &Settings) -> PolicyFile {
-    let default_source = settings.machine.default_source.as_ref().map(|source| source.namespace.clone());
+    let default_source = settings.machine.default_source.as_ref().filter(|source| !source.is_local_files());
+    let default_source = default_source.map(|source| source.namespace.clone());
     PolicyFile {
         path: settings.policy.clone(),
         label_namespaces: [settings.config_namespace.clone()].into_iter().chain(default_source).collect(),

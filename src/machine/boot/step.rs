@@ -86,7 +86,7 @@ impl State {
         }
         self.writer = RecordWriter::new(records, read_only);
         if self.writer.read_only().is_none() {
-            // Whatever of it is torn, missing or in an older format is written anew; the rest costs nothing.
+            // Whatever of it is torn or missing is written anew; the rest costs nothing.
             self.writer.write_soon();
             self.spend_try();
         }

@@ -128,7 +128,8 @@ impl State {
     pub(in crate::machine) fn acknowledge(&self, after: &mut Records, class: HazardClass) -> Result<String, String> {
         let assigned = after.assigned.clone();
         let refused = assigned.filter(|version| self.bad_version(version).is_some());
-        let is_it = |version: &Version, known: &LocalHazards| version.source == known.source;
+        let is_it =
+            |version: &Version, known: &LocalHazards| version.source == known.source && !known.refused.is_empty();
         let Some((version, known)) =
             refused.zip(after.local_hazards.as_mut()).filter(|(version, known)| is_it(version, known))
         else {

@@ -99,7 +99,7 @@ impl Law {
         (Self::NotWhileAway, 9, "law 5: nothing is switched to while the API server is away"),
         (Self::NotUnderPressure, 20, "law 5: nothing is switched to while the node is under pressure"),
         (Self::CostsNoPods, 1, "law 5: nothing is switched to while any restart would cost pods"),
-        (Self::Courtesy, 20, "law 5: a change waits for streams and downloads, and no longer than the courtesy"),
+        (Self::Courtesy, 20, "law 5: a change waits for streams, and no longer than the courtesy"),
         (Self::BadStaysBad, 30, "what failed is not started again, under whatever name"),
         (Self::BadIsDurable, 20, "what failed is remembered durably"),
         (Self::ProvenIsNotBad, 1_000, "the content of last known good is not bad for the binary it was proven with"),
