@@ -37,7 +37,7 @@ installed() {
 
 upgraded() {
     for unit in $(enabled_units); do
-        # Such as a store that others can change, which earlier versions took.
+        # Such as a store that others can change.
         if [ -d /run/systemd/system ] && ! why=$("$program" enable --dry-run --unit "$unit" 2>&1 >/dev/null); then
             say "nothing was restarted; before the new version runs this is to be mended: $why"
             continue

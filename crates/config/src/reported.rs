@@ -51,7 +51,7 @@ pub struct ReportedCondition {
 /// What a Node's supervisor says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReportedSupervisor {
-    /// Its version; none where it is of before it told.
+    /// Its version; none where it does not tell.
     pub version: Option<String>,
     /// Fields that flags win over, as in `maxPods (--max-pods)`.
     pub shadowed: Vec<String>,

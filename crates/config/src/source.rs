@@ -160,7 +160,7 @@ pub struct ConfigAnnotations {
     pub acknowledge: Option<String>,
     /// `kubelet-supervisor.io/confirm-within`: a duration.
     pub confirm_within: Option<String>,
-    /// `kubelet-supervisor.io/courtesy`: a duration. Versions before it find what they wrote.
+    /// `kubelet-supervisor.io/courtesy`: a duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub courtesy: Option<String>,
 }

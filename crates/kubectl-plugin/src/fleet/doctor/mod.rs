@@ -59,7 +59,7 @@ pub(crate) struct ExaminedNode {
     labels: Assignment,
     /// A namespace or key without a name.
     lonely: bool,
-    /// The supervisor's version; none where it is of before it told.
+    /// The supervisor's version; none where it has not told.
     version: Option<String>,
     /// Fields that flags win over.
     shadowed: Vec<String>,

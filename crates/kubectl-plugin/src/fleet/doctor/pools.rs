@@ -76,7 +76,7 @@ fn stalled(pool: &Value) -> Option<Finding> {
     Some(Finding::of_cluster("pool-stalled", problem, vec![advice(&quoted(name), reason)]))
 }
 
-/// The version of who holds the Lease, as its identity says it; none: of before that was told.
+/// The version of who holds the Lease, as its identity says it; none where it has none.
 fn version(holder: &str) -> Option<&str> {
     holder.split_once(')')?.0.rsplit_once(", v").map(|(_, version)| version)
 }
