@@ -40,14 +40,6 @@ const ALL_NIL: &str = "failed to sync: invalid NodeConfigSource";
 
 const CASES: &[Case] = &[
     Case {
-        name: "a trial that passes",
-        acts: &[A_PROVEN],
-        starts: &["local", "a"],
-        active: "a",
-        last_known_good: "a",
-        error: "",
-    },
-    Case {
         name: "equal content is adopted, and its trial goes on where it was",
         acts: &[(|it| put_and_assign(it, "a", Behaviour::Good, 1), 500), (|it| it.touch("a"), 110)],
         starts: &["local", "a"],
@@ -248,31 +240,6 @@ fn what_an_administrator_sees() {
         let error = status.error.unwrap_or_default();
         assert!(error.starts_with(case.error) && error.is_empty() == case.error.is_empty(), "{}: {error}", case.name);
     }
-}
-
-#[test]
-fn three_boots_without_proof_are_enough() {
-    let mut node = node(Behaviour::Good);
-    act(&mut node, A_PROVEN);
-    act(&mut node, B_ON_TRIAL);
-    for _ in 0..3 {
-        node.power_cycle();
-        node.boot();
-        assert!(node.advance(Duration::from_secs(30)));
-    }
-    assert_eq!(starts(&node), ["local", "a", "b", "b", "b", "a"]);
-}
-
-#[test]
-fn another_kubelet_binary_tries_a_bad_version_again() {
-    let mut node = node(Behaviour::Good);
-    act(&mut node, A_PROVEN);
-    act(&mut node, (|it| put_and_assign(it, "c", Behaviour::DiesAtOnce, 3), 30));
-    "kubelet 2".clone_into(&mut node.outside.borrow_mut().kubelet_id);
-    act(&mut node, (Outside::kill_kubelet, 5));
-    act(&mut node, (|it| it.assign("a"), 30));
-    act(&mut node, (|it| it.assign("c"), 30));
-    assert_eq!(starts(&node), ["local", "a", "c", "a", "a", "c", "a"]);
 }
 
 #[test]

@@ -11,9 +11,7 @@ use kubelet_supervisor::machine::{Counter, Effect, Input};
 use serde_json::json;
 use testkit::node::Node;
 
-fn minutes(count: u64) -> u64 {
-    count * 60
-}
+use crate::minutes;
 
 fn counters(node: &Node) -> Vec<&Counter> {
     let counters = node.effects.iter().filter_map(|effect| match effect {

@@ -4,13 +4,7 @@ use kubelet_supervisor::machine::{Effect, Input};
 use kubelet_supervisor::ports::StoreRequest;
 use testkit::node::{Node, source};
 
-fn proven(name: &str) -> Node {
-    let mut node = Node::new();
-    node.assign(name);
-    node.pass(660);
-    assert_eq!((node.active(), node.last_known_good()), (name, name), "{:?}", node.events());
-    node
-}
+use crate::proven;
 
 fn drifts(node: &Node) -> usize {
     node.events().iter().filter(|reason| **reason == "KubeletConfigDrift").count()

@@ -5,6 +5,8 @@ use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::command::{Command, Target};
 use testkit::node::{Node, source};
 
+use crate::prove;
+
 fn node() -> Node {
     let mut node = Node::new();
     node.store.policy = PolicyState::InForce;
@@ -21,12 +23,6 @@ fn sign(node: &mut Node, name: &str, sequence: u64, expires: u64) {
     let (key, key_id, pool) = ("ops".into(), "1".into(), "p".into());
     let signed = Signed { key, key_id, pool, sequence, expires, key_not_after: None };
     node.store.signed.insert(name.to_owned(), signed);
-}
-
-fn prove(node: &mut Node, name: &str) {
-    node.assign(name);
-    node.pass(660);
-    assert_eq!((node.running(), node.last_known_good()), (Some(name), name));
 }
 
 fn condition(node: &Node) -> (&'static str, String) {
@@ -221,44 +217,27 @@ fn a_rollback_keeps_the_sequence() {
 }
 
 #[test]
-fn what_expired_is_not_taken_up_and_goes_on() {
-    let mut node = node();
-    sign(&mut node, "a", 1, LATER);
-    prove(&mut node, "a");
-    sign(&mut node, "a", 1, 1);
-    sign(&mut node, "b", 2, 1);
-    node.step(Input::PolicyChanged);
-    node.reboot();
-    node.pass(60);
-    assert_eq!((node.running(), condition(&node).0), (Some("a"), "LastKnownGood"), "it was taken up in time");
-    node.assign("b");
-    node.pass(60);
-    assert_eq!(node.running(), Some("a"));
-    assert!(condition(&node).1.contains("it expired at 1970-01-01"), "{}", condition(&node).1);
-    assert_eq!(node.state.active().map(|version| version.source.clone()), Some(source("a")));
-}
-
-#[test]
-fn a_key_that_ended_admits_nothing_new_and_takes_nothing_away() {
-    let mut node = node();
-    let by_ended_key = |node: &mut Node, name: &str, sequence: u64| {
-        sign(node, name, sequence, LATER);
-        node.store.signed.get_mut(name).unwrap().key_not_after = Some(1);
-    };
-    sign(&mut node, "a", 1, LATER);
-    prove(&mut node, "a");
-    by_ended_key(&mut node, "a", 1);
-    by_ended_key(&mut node, "b", 2);
-    node.step(Input::PolicyChanged);
-    node.reboot();
-    node.pass(60);
-    assert_eq!((node.running(), condition(&node).0), (Some("a"), "LastKnownGood"));
-    node.assign("b");
-    node.pass(60);
-    assert_eq!(node.running(), Some("a"));
-    assert!(condition(&node).1.contains("key ops ended at 1970-01-01"), "{}", condition(&node).1);
-    sign(&mut node, "c", 2, LATER);
-    prove(&mut node, "c");
+fn what_expired_or_whose_key_ended_is_not_taken_up_and_goes_on() {
+    let expires: fn(&mut Signed) = |signed| signed.expires = 1;
+    let ends: fn(&mut Signed) = |signed| signed.key_not_after = Some(1);
+    for (end, said) in [(expires, "it expired at 1970-01-01"), (ends, "key ops ended at 1970-01-01")] {
+        let mut node = node();
+        sign(&mut node, "a", 1, LATER);
+        prove(&mut node, "a");
+        sign(&mut node, "b", 2, LATER);
+        node.store.signed.values_mut().for_each(end);
+        node.step(Input::PolicyChanged);
+        node.reboot();
+        node.pass(60);
+        assert_eq!((node.running(), condition(&node).0), (Some("a"), "LastKnownGood"), "it was taken up in time");
+        node.assign("b");
+        node.pass(60);
+        assert_eq!(node.running(), Some("a"));
+        assert!(condition(&node).1.contains(said), "{}", condition(&node).1);
+        assert_eq!(node.state.active().map(|version| version.source.clone()), Some(source("a")));
+        sign(&mut node, "c", 2, LATER);
+        prove(&mut node, "c");
+    }
 }
 
 #[test]

@@ -14,9 +14,7 @@ use kubelet_supervisor::machine::{Effect, Settings};
 use serde_json::json;
 use testkit::node::Node;
 
-fn minutes(count: u64) -> u64 {
-    count * 60
-}
+use crate::minutes;
 
 #[test]
 fn every_signal_that_was_good_is_on_the_baseline() {
@@ -57,45 +55,35 @@ fn a_change_waits_until_the_api_server_answers() {
     assert_eq!(node.last_known_good(), "a");
 }
 
+/// With last known good it is there again: the configuration was to blame.
 #[test]
-fn a_configuration_that_cuts_the_node_off_is_rolled_back_without_the_api_server() {
-    let mut node = Node::new();
-    node.assign("a");
-    node.api = false;
-    node.pass(85);
-    assert_eq!(node.active(), "a", "patience");
-    node.pass(20);
-    assert_eq!(node.active(), "", "{:?}", node.events());
-    assert!(node.message("KubeletConfigRolledBack").contains("the API server could not be reached"));
-    node.api = true;
-    node.pass(minutes(2));
-    assert!(node.is_bad("a"), "last known good is in contact: the configuration was to blame: {:?}", node.events());
-    assert_eq!(node.starts, ["", "a", ""]);
-}
-
-#[test]
-fn a_node_that_stays_not_ready_is_rolled_back() {
-    let mut node = Node::new();
-    node.log_tail = vec!["E1121 10:00:00.000000 1 controller.go:187] no serializers registered".to_owned()];
-    node.assign("a");
-    node.is_ready = false;
-    node.pass(110);
-    assert_eq!(node.active(), "");
-    let message = node.message("KubeletConfigRolledBack");
-    assert!(message.contains("has not been Ready") && message.contains("PLEG is not healthy"), "{message}");
-    assert!(message.contains("(the kubelet's last error: no serializers registered)"), "{message}");
-}
-
-#[test]
-fn a_kubelet_that_loses_the_api_server_by_itself_is_rolled_back() {
-    let mut node = Node::new();
-    node.assign("a");
-    node.contact = false; // the API server answers us, and hears nothing from the kubelet
-    node.pass(110);
-    assert_eq!(node.active(), "");
-    node.contact = true;
-    node.pass(60);
-    assert!(node.is_bad("a"));
+fn a_signal_of_the_baseline_that_is_lost_is_waited_for_and_then_fails_the_trial() {
+    type Case = (fn(&mut Node, bool), u64, u64, &'static [&'static str]);
+    const ERROR: &str = "(the kubelet's last error: no serializers registered)";
+    let cases: [Case; 4] = [
+        (|node, good| node.api = good, 0, 85, &["the API server could not be reached"]),
+        (|node, good| node.is_ready = good, 0, 85, &["has not been Ready", "PLEG is not healthy", ERROR]),
+        // The API server answers us, and hears nothing from the kubelet.
+        (|node, good| node.contact = good, 0, 85, &[]),
+        (|node, good| node.pings = good, 60, 45, &["WATCHDOG=1"]),
+    ];
+    for (signal, good_for, patience, said) in cases {
+        let mut node = Node::new();
+        node.log_tail = vec!["E1121 10:00:00.000000 1 controller.go:187] no serializers registered".to_owned()];
+        node.assign("a");
+        node.pass(good_for);
+        signal(&mut node, false);
+        node.pass(patience);
+        assert_eq!(node.active(), "a", "{said:?}");
+        node.pass(35);
+        assert_eq!(node.active(), "", "{said:?}: {:?}", node.events());
+        let message = node.message("KubeletConfigRolledBack");
+        assert!(said.iter().all(|part| message.contains(part)), "{message}");
+        signal(&mut node, true);
+        node.pass(minutes(2));
+        assert!(node.is_bad("a"), "{said:?}: {:?}", node.events());
+        assert_eq!(node.starts, ["", "a", ""]);
+    }
 }
 
 #[test]
@@ -186,23 +174,17 @@ fn a_runtime_that_the_change_itself_leaves_suspends_nothing() {
 }
 
 #[test]
-fn a_full_disk_and_a_shutdown_suspend_the_trial() {
-    for shutting_down in [false, true] {
-        let mut node = Node::new();
-        node.assign("a");
-        node.pass(30);
-        node.environment.disk_full = !shutting_down;
-        node.environment.shutting_down = shutting_down;
-        for _ in 0..4 {
-            // Nothing is started while the system goes down.
-            if node.running().is_some() {
-                node.exit(1);
-            }
-            node.pass(15);
-        }
-        assert_eq!(node.active(), "a");
-        assert!(!node.is_bad("a"));
+fn a_full_disk_suspends_the_trial() {
+    let mut node = Node::new();
+    node.assign("a");
+    node.pass(30);
+    node.environment.disk_full = true;
+    for _ in 0..4 {
+        node.exit(1);
+        node.pass(15);
     }
+    assert_eq!(node.active(), "a");
+    assert!(!node.is_bad("a"));
 }
 
 #[test]
@@ -344,17 +326,6 @@ fn each_retry_waits_twice_as_long() {
 }
 
 #[test]
-fn pings_that_stop_fail_the_trial() {
-    let mut node = Node::new();
-    node.assign("a");
-    node.pass(60);
-    node.pings = false;
-    node.pass(80);
-    assert_eq!(node.active(), "");
-    assert!(node.message("KubeletConfigRolledBack").contains("WATCHDOG=1"));
-}
-
-#[test]
 fn pods_that_admission_rejected_fail_the_trial() {
     for acknowledge in [None, Some("pods".to_owned())] {
         let mut node = Node::new();
@@ -423,17 +394,22 @@ fn a_change_whose_pods_cannot_be_listed_says_so() {
 
 #[test]
 fn a_machine_that_sleeps_is_not_judged_for_it() {
-    let mut node = Node::new();
-    node.assign("a");
-    node.pass(minutes(3));
-    for _ in 0..3 {
-        node.now += Duration::from_secs(7200);
-        node.wall_nanos += 7_200_000_000_000;
-        node.pass(30);
-        assert_eq!((node.active(), node.last_known_good()), ("a", ""));
+    for healthz in [Some(true), None] {
+        let mut node = Node::new();
+        node.healthz = healthz;
+        node.assign("a");
+        for _ in 0..3 {
+            node.pass(30);
+            node.now += Duration::from_secs(7200);
+            node.wall_nanos += 7_200_000_000_000;
+            node.pass(30);
+            assert_eq!((node.active(), node.last_known_good()), ("a", ""), "{:?}", node.events());
+        }
+        node.pass(minutes(6));
+        assert_eq!(node.last_known_good(), "", "it was awake for nine minutes");
+        node.pass(minutes(8));
+        assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
     }
-    node.pass(minutes(11));
-    assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
 }
 
 #[test]

@@ -83,23 +83,6 @@ fn a_version_equal_to_last_known_good_is_nothing_to_leave() {
     assert!(node.disk().bad.is_empty());
 }
 
-/// A reboot is not a try of what is proven, under whatever name.
-#[test]
-fn proven_content_is_not_tried_anew_after_a_boot() {
-    let mut node = proven("a");
-    node.same_content.insert("b".into(), "a".into());
-    node.assign("b");
-    for _ in 0..6 {
-        node.reboot();
-        node.pass(20);
-        assert_eq!(node.running(), Some("a"));
-    }
-    assert!(node.disk().bad.is_empty() && !rolled_back(&node), "{:?}", node.events());
-    node.pass(minutes(11));
-    assert_eq!((node.active(), node.last_known_good()), ("b", "b"));
-    assert_eq!(node.starts.len(), 8, "once a boot");
-}
-
 /// x failed. The content of x becomes last known good all the same, under another name and by a retry: the mark goes.
 #[test]
 fn a_bad_name_does_not_keep_proven_content_from_running() {

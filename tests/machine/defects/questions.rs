@@ -68,27 +68,19 @@ fn a_stop_does_not_wait_for_a_preflight() {
     assert!(node.has_quit());
 }
 
+/// The supervisor begins anew, or the package is upgraded while the old kubelet runs on, and that is killed.
 #[test]
-fn a_refusal_by_a_new_kubelet_at_launch_is_heeded() {
-    let mut node = with_another_binary();
-    node.refused.push("a".into());
-    let starts = node.starts.len();
-    node.boot();
-    node.pass(60);
-    assert_eq!(node.running(), Some(""), "{:?}", node.starts);
-    assert!(!node.starts[starts..].contains(&"a".to_owned()), "{:?}", node.starts);
-}
-
-/// The package is upgraded while the old kubelet runs on; then that is killed.
-#[test]
-fn a_kubelet_that_is_replaced_below_the_running_one_is_asked_before_it_starts() {
-    let mut node = with_another_binary();
-    node.refused.push("a".into());
-    let starts = node.starts.len();
-    node.exit(137);
-    node.pass(60);
-    assert_eq!(node.running(), Some(""), "{:?}", node.starts);
-    assert!(!node.starts[starts..].contains(&"a".to_owned()), "{:?}", node.starts);
+fn a_refusal_by_a_new_kubelet_is_heeded_before_it_starts() {
+    let moments: [fn(&mut Node); 2] = [Node::boot, |node| node.exit(137)];
+    for moment in moments {
+        let mut node = with_another_binary();
+        node.refused.push("a".into());
+        let starts = node.starts.len();
+        moment(&mut node);
+        node.pass(60);
+        assert_eq!(node.running(), Some(""), "{:?}", node.starts);
+        assert!(!node.starts[starts..].contains(&"a".to_owned()), "{:?}", node.starts);
+    }
 }
 
 /// What was judged, or could not be, is not asked again at each restart: that only lengthens the outage.

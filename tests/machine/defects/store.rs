@@ -7,51 +7,36 @@ use kubelet_supervisor::machine::{Effect, Input, Settings};
 use kubelet_supervisor::ports::StoreRequest;
 use testkit::node::{Node, source};
 
-use super::{count, minutes, next_one_is_proven, prove, proven};
+use super::{count, minutes, prove, proven};
 
-/// Overlay, proven; then the local file is torn and the machine reboots.
+/// An overlay, proven; then the local file is torn, nothing can be rendered or the disk is full, and the machine reboots.
 #[test]
-fn proven_bytes_run_although_the_local_file_is_torn() {
-    for api in [false, true] {
-        let mut node = Node::new();
-        node.define_overlay("a");
-        prove(&mut node, "a");
-        (node.store.local_torn, node.api) = (true, api);
-        node.reboot();
-        node.pass(minutes(30));
-        assert_eq!(node.starts, ["", "a", "a"], "{api}: {:?}", node.events());
-        assert_eq!((node.active(), node.last_known_good()), ("a", "a"));
-        assert!(node.disk().bad.is_empty());
-        (node.store.local_torn, node.api) = (false, true);
-        node.pass(minutes(15));
-        assert_eq!(node.starts, ["", "a", "a"], "{api}: the file is as it was");
-    }
-}
-
-#[test]
-fn proven_bytes_run_although_nothing_can_be_rendered() {
-    for api in [false, true] {
-        let mut node = proven("a");
-        (node.store.renders_fail, node.api) = (true, api);
-        node.reboot();
-        node.pass(minutes(30));
-        assert_eq!(node.starts, ["", "a", "a"], "{api}: {:?}", node.events());
-        node.store.renders_fail = false;
-        next_one_is_proven(&mut node);
-    }
-}
-
-#[test]
-fn proven_bytes_run_although_the_disk_is_full() {
-    for api in [false, true] {
-        let mut node = proven("a");
-        (node.store.full, node.api) = (true, api);
-        node.reboot();
-        node.pass(minutes(5));
-        assert_eq!(node.running(), Some("a"), "{api}: {:?}", node.starts);
-        assert!(!node.starts[2..].contains(&String::new()), "{:?}", node.starts);
-        node.store.full = false;
-        next_one_is_proven(&mut node);
+fn proven_bytes_run_whatever_else_cannot_be_had() {
+    let faults: [fn(&mut Node, bool); 3] = [
+        |node, there| node.store.local_torn = there,
+        |node, there| node.store.renders_fail = there,
+        |node, there| node.store.full = there,
+    ];
+    for (number, fault) in faults.into_iter().enumerate() {
+        for api in [false, true] {
+            let mut node = Node::new();
+            node.define_overlay("a");
+            prove(&mut node, "a");
+            fault(&mut node, true);
+            node.api = api;
+            node.reboot();
+            node.pass(minutes(30));
+            assert_eq!(node.starts, ["", "a", "a"], "{number}, {api}: {:?}", node.events());
+            assert_eq!((node.active(), node.last_known_good()), ("a", "a"));
+            assert!(node.disk().bad.is_empty());
+            fault(&mut node, false);
+            node.api = true;
+            node.pass(minutes(15));
+            assert_eq!(node.starts, ["", "a", "a"], "{number}, {api}: all is as it was");
+            node.assign("b");
+            node.pass(minutes(15));
+            assert_eq!(node.last_known_good(), "b", "{number}, {api}: {:?}", node.events());
+        }
     }
 }
 
@@ -276,40 +261,29 @@ fn a_stalled_disk_at_a_change_keeps_what_runs() {
     assert_eq!(node.starts, ["", "a", "b"]);
 }
 
-/// The way back is gone without the disk, or else to local, which needs none.
+/// The way back is gone without the disk, or else to local, which needs none; also for what ends again and again, and would
+/// be started by itself if nothing else could be.
 #[test]
 fn a_stalled_disk_does_not_hold_a_rollback() {
-    let mut node = proven("a");
-    node.assign("x");
-    node.pass(30);
-    node.store.stall();
-    node.pings = false;
-    node.until_start(180);
-    assert!(matches!(node.running(), Some("a" | "")), "{:?}", node.starts);
-    node.pings = true;
-    node.end_stall();
-    node.pass(minutes(5));
-    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
-    assert!(node.is_bad("x"), "what was found meanwhile is written: {:?}", node.disk());
-}
-
-/// x ends again and again, so that it would be started by itself if nothing else could be.
-#[test]
-fn a_stalled_disk_does_not_keep_a_broken_version() {
-    let mut node = proven("a");
-    node.assign("x");
-    node.pass(30);
-    node.store.stall();
-    for _ in 0..20 {
-        if node.running() == Some("x") {
-            node.exit(1);
+    for exits in [false, true] {
+        let mut node = proven("a");
+        node.assign("x");
+        node.pass(30);
+        node.store.stall();
+        node.pings = exits;
+        for _ in 0..36 {
+            if exits && node.running() == Some("x") {
+                node.exit(1);
+            }
+            node.pass(5);
+            node.pings |= node.running() != Some("x");
         }
-        node.pass(5);
+        assert!(matches!(node.running(), Some("a" | "")), "{exits}: {:?}", node.starts);
+        node.end_stall();
+        node.pass(minutes(5));
+        assert_eq!(node.running(), Some("a"), "{exits}: {:?}", node.starts);
+        assert!(exits || node.is_bad("x"), "what was found meanwhile is written: {:?}", node.disk());
     }
-    assert!(matches!(node.running(), Some("a" | "")), "{:?}", node.starts);
-    node.end_stall();
-    node.pass(minutes(5));
-    assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
 }
 
 /// Where a lies is known, for it was started from there; but its bytes were found to be lost.
@@ -343,19 +317,6 @@ fn a_rollback_is_applied_without_its_record() {
     node.store.full = false;
     node.pass(minutes(2));
     assert!(node.is_bad("x"), "written as soon as it can be: {:?}", node.disk());
-}
-
-/// What cannot be written is not started, and is once it can be.
-#[test]
-fn a_change_is_not_applied_without_its_record() {
-    let mut node = proven("a");
-    node.store.full = true;
-    node.assign("b");
-    node.pass(minutes(3));
-    assert_eq!(node.starts, ["", "a"]);
-    node.store.full = false;
-    node.pass(minutes(2));
-    assert_eq!(node.starts, ["", "a", "b"]);
 }
 
 /// An operator is told that the rollback failed; that it reached the disk in the end changes nothing.
@@ -418,22 +379,6 @@ fn what_is_told_of_a_failure_is_on_the_disk() {
     };
     assert!(place("Store(Record", "ControlTest") < place("Emit", "RolledBack"));
     assert!(place("Store(Record", "RetryLater") < place("Emit", "NotBlamed"));
-}
-
-/// The disk stalls over a's checkpoint, and b is assigned meanwhile: the answer says nothing of b.
-#[test]
-fn what_was_saved_late_is_not_what_is_assigned_by_then() {
-    let mut node = Node::new();
-    node.pass(60);
-    node.store.stall();
-    node.assign("a");
-    node.pass(1);
-    node.assign("b");
-    node.pass(1);
-    node.end_stall();
-    node.pass(minutes(2));
-    assert_eq!(node.active(), "b", "{:?}", node.events());
-    assert_eq!(node.starts, ["", "b"]);
 }
 
 /// At a boot the store gives no answer, and so it does when local, which was started instead, is to be started again.
