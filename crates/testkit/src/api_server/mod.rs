@@ -248,11 +248,6 @@ impl ApiServer {
         self.shared.change(|s| s.strategic_patch(&Key::node(node), &patch)).expect("no such Node");
     }
 
-    /// Creates or renews the Node's Lease, as a live kubelet does every ten seconds.
-    pub fn renew_lease(&self, node: &str) {
-        self.set_lease(node, &format!("{:.6}", jiff::Timestamp::now()));
-    }
-
     /// Creates the Node's Lease, or gives it this `renewTime`.
     pub fn set_lease(&self, node: &str, renew_time: &str) {
         let spec = json!({"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": renew_time});

@@ -38,8 +38,6 @@ pub enum Outcome {
     Rejects,
     /// It dies some time after its start, again and again.
     RollsBack,
-    /// It lives, and its Node is not Ready.
-    GoesNotReady,
 }
 
 /// How long things take.
@@ -51,7 +49,7 @@ pub struct Pace {
     pub preflight: Duration,
     /// From its start until a kubelet is ready.
     pub ready: Duration,
-    /// From there until one dies, or is not Ready, whose outcome that is.
+    /// From there until one dies whose outcome that is.
     pub trouble: Duration,
 }
 
@@ -84,8 +82,6 @@ impl Node {
 struct Report {
     /// It is up. Before, it says nothing, and its Node stays as it is.
     up: bool,
-    /// It is not well.
-    sick: bool,
     /// Counts on with each start.
     start: u64,
 }
@@ -253,11 +249,11 @@ async fn report_on(node: Arc<Node>, mut reports: watch::Receiver<Report>, client
     loop {
         let report = *reports.borrow_and_update();
         let until = node.control().unready_until.filter(|until| *until > Instant::now());
-        let ready = !report.sick && until.is_none();
+        let ready = until.is_none();
         if (report.up || !ready) && said != (ready, report.start) {
             // Heartbeats are told apart by the second.
             heartbeat = jiff::Timestamp::now().as_second().max(heartbeat + 1);
-            if say(&client, &node.name, ready, until.is_some(), heartbeat).await.is_err() {
+            if say(&client, &node.name, ready, heartbeat).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(500)).await;
                 continue;
             }
@@ -280,12 +276,8 @@ async fn report_on(node: Arc<Node>, mut reports: watch::Receiver<Report>, client
     }
 }
 
-async fn say(client: &kube::Client, name: &str, ready: bool, lost: bool, heartbeat: i64) -> kube::Result<()> {
-    let status = match (ready, lost) {
-        (true, _) => "True",
-        (false, true) => "Unknown", // as the node controller has it
-        (false, false) => "False",
-    };
+async fn say(client: &kube::Client, name: &str, ready: bool, heartbeat: i64) -> kube::Result<()> {
+    let status = if ready { "True" } else { "Unknown" }; // as the node controller has it
     let time = jiff::Timestamp::from_second(heartbeat).expect("a time").to_string();
     let ready = json!({"type": "Ready", "status": status, "lastHeartbeatTime": time, "lastTransitionTime": time,
         "reason": "Played", "message": "the kubelet is played"});

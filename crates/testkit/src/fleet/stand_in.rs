@@ -29,7 +29,6 @@ const STOPS: Duration = Duration::from_millis(20);
 enum Coming {
     Ready(u32),
     Exit(u32, Exit),
-    NotReady(u32),
     Judged(u64, Verdict),
 }
 
@@ -96,19 +95,11 @@ impl StandIn {
                 let process = self.process.as_mut().filter(|process| process.pid == pid)?;
                 process.ready = true;
                 let outcome = process.outcome;
-                self.report.send_modify(|report| *report = Report { up: true, sick: false, start: u64::from(pid) });
-                match outcome {
-                    Outcome::RollsBack => self.schedule(self.pace.trouble, Coming::Exit(pid, Exit::Code(255))),
-                    Outcome::GoesNotReady => self.schedule(self.pace.trouble, Coming::NotReady(pid)),
-                    Outcome::Good | Outcome::Rejects => {}
+                self.report.send_modify(|report| *report = Report { up: true, start: u64::from(pid) });
+                if outcome == Outcome::RollsBack {
+                    self.schedule(self.pace.trouble, Coming::Exit(pid, Exit::Code(255)));
                 }
                 Some(Input::Ready)
-            }
-            Coming::NotReady(pid) => {
-                if self.process.as_ref().is_some_and(|process| process.pid == pid) {
-                    self.report.send_modify(|report| report.sick = true);
-                }
-                None
             }
             Coming::Exit(pid, exit) => {
                 self.process.take_if(|process| process.pid == pid)?;

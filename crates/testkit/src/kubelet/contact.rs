@@ -11,35 +11,14 @@ use super::flags::Flags;
 /// A real one renews every 10 s and posts every 5 minutes, or at a change. Tests have no such time.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What the API server hears, as `standIn: {contact: …}` says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Contact {
-    #[default]
-    Ready,
-    /// `notReady`: the Lease is renewed, and the Node says Ready=False.
-    NotReady,
-    /// `none`: nothing at all.
-    CutOff,
-}
-
-impl Contact {
-    pub fn named(name: &str) -> Contact {
-        match name {
-            "notReady" => Contact::NotReady,
-            "none" => Contact::CutOff,
-            other => panic!("standIn: no such contact: {other:?}"),
-        }
-    }
-}
-
 /// Reports once before it returns, so that whoever hears READY finds a fresh Lease, and then for ever.
-pub fn keep(flags: &Flags, contact: Contact) {
-    let Some(reporter) = Reporter::new(flags).filter(|_| contact != Contact::CutOff) else { return };
-    reporter.report(contact);
+pub fn keep(flags: &Flags) {
+    let Some(reporter) = Reporter::new(flags) else { return };
+    reporter.report();
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(PAUSE);
-            reporter.report(contact);
+            reporter.report();
         }
     });
 }
@@ -64,7 +43,7 @@ impl Reporter {
     }
 
     /// An API server that is away hears it the next time.
-    fn report(&self, contact: Contact) {
+    fn report(&self) {
         let now = jiff::Timestamp::now();
         let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
         let lease = json!({"metadata": {"name": self.node, "namespace": "kube-node-lease"},
@@ -72,12 +51,8 @@ impl Reporter {
         if self.send("PATCH", &format!("{leases}/{}", self.node), "merge-patch", &lease) == Some(404) {
             self.send("POST", leases, "", &lease);
         }
-        let (status, reason, message) = match contact {
-            Contact::Ready => ("True", "KubeletReady", "kubelet is posting ready status"),
-            _ => ("False", "KubeletNotReady", "PLEG is not healthy: pleg was last seen active 3m0s ago"),
-        };
-        let condition = json!({"type": "Ready", "status": status, "reason": reason, "message": message,
-            "lastHeartbeatTime": format!("{now:.0}")});
+        let condition = json!({"type": "Ready", "status": "True", "reason": "KubeletReady",
+            "message": "kubelet is posting ready status", "lastHeartbeatTime": format!("{now:.0}")});
         let path = format!("/api/v1/nodes/{}/status", self.node);
         self.send("PATCH", &path, "strategic-merge-patch", &json!({"status": {"conditions": [condition]}}));
     }

@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
 use super::config::Effective;
-use super::contact::{self, Contact};
+use super::contact;
 use super::flags::Flags;
 use super::notify;
 use super::style::{self, Kubelet, Stage, Style};
@@ -48,8 +48,8 @@ pub struct Knobs {
     pub flood: u64,
     /// So many stacks on SIGQUIT.
     pub goroutines: u64,
-    /// "notReady" or "none": what the API server hears of a kubelet that reports to it.
-    pub contact: Contact,
+    /// "none": the API server hears nothing of a kubelet that reports to it.
+    pub contact: Option<String>,
     /// "hang", "exit0", "nonutf8", "unheard" or "silent": a preflight that goes wrong.
     pub preflight: Option<String>,
 }
@@ -75,7 +75,7 @@ impl Knobs {
             quiet: flag("quiet"),
             goroutines: value["goroutines"].as_u64().unwrap_or(1),
             flood: value["flood"].as_u64().unwrap_or_default(),
-            contact: text("contact").map(|name| Contact::named(&name)).unwrap_or_default(),
+            contact: text("contact"),
             preflight: text("preflight"),
         }
     }
@@ -178,8 +178,8 @@ pub fn live(kubelet: Kubelet, config: &Effective, flags: &Flags, knobs: &Knobs, 
         let address = config.string("/healthzBindAddress").unwrap_or("127.0.0.1").to_owned();
         open_healthz(&kubelet, address, port, Arc::new(knobs.clone()), since);
     }
-    if reports {
-        contact::keep(flags, knobs.contact);
+    if reports && knobs.contact.as_deref() != Some("none") {
+        contact::keep(flags);
     }
     kubelet.info("server.go:1148", "Started kubelet");
     // Noted first: whoever acts on READY finds it in the journal.

@@ -39,21 +39,6 @@ pub struct Plan {
     pub once: bool,
 }
 
-/// How a disk lies about syncing: for mutants of the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Syncing {
-    #[default]
-    Honest,
-    /// fsync does nothing.
-    Never,
-    /// fsync of a directory does nothing.
-    FilesOnly,
-    /// fsync of a file does nothing.
-    DirsOnly,
-    /// A file is synced only after the directory it was renamed in.
-    AfterRename,
-}
-
 /// The disk; clones are the same disk.
 #[derive(Clone, Debug)]
 pub struct SimDisk {
@@ -113,10 +98,6 @@ impl SimDisk {
 
     pub fn is_off(&self) -> bool {
         self.inner.borrow().off
-    }
-
-    pub fn set_syncing(&self, syncing: Syncing) {
-        self.inner.borrow_mut().syncing = syncing;
     }
 
     /// The power comes back: what was not synced is kept, lost or torn, by chance.
@@ -191,11 +172,6 @@ impl SimDisk {
         if self.view == View::Live {
             inner.sweep();
             inner.operate(kind)?;
-            if !inner.late.is_empty() {
-                let late = std::mem::take(&mut inner.late);
-                late.iter().filter(|(_, due)| *due).for_each(|(id, _)| inner.sync_node(*id));
-                inner.late = late.into_iter().filter(|(_, due)| !*due).collect();
-            }
         } else {
             assert!(kind == Kind::Read, "a view is for reading");
         }
@@ -276,18 +252,7 @@ impl Disk for SimDisk {
     fn sync(&self, path: &Path) -> io::Result<()> {
         let mut inner = self.operate(Kind::Sync)?;
         let id = inner.find(path).ok_or_else(missing)?;
-        let is_dir = matches!(inner.nodes[id], Node::Dir { .. });
-        match inner.syncing {
-            Syncing::Never => {}
-            Syncing::FilesOnly if is_dir => {}
-            Syncing::DirsOnly if !is_dir => {}
-            Syncing::AfterRename if !is_dir => inner.late.push((id, false)),
-            Syncing::AfterRename => {
-                inner.late.iter_mut().for_each(|(_, due)| *due = true);
-                inner.sync_node(id);
-            }
-            _ => inner.sync_node(id),
-        }
+        inner.sync_node(id);
         Ok(())
     }
 

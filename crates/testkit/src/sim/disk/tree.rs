@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
-use super::{Fault, Plan, Syncing};
+use super::{Fault, Plan};
 
 /// Kinds of operations, as far as faults tell them apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,9 +78,6 @@ pub(super) struct Inner {
     /// Files in which a bit was flipped.
     pub(super) rotten: Vec<PathBuf>,
     pub(super) off: bool,
-    pub(super) syncing: Syncing,
-    /// Files whose sync is late, and whether their directory has been synced.
-    pub(super) late: Vec<(usize, bool)>,
 }
 
 /// What a handle of the disk shows.
@@ -160,7 +157,7 @@ impl Inner {
 
     /// Forgets nodes that no name leads to any more.
     pub(super) fn sweep(&mut self) {
-        if self.nodes.len() < self.crowded || !self.late.is_empty() {
+        if self.nodes.len() < self.crowded {
             return;
         }
         let mut order = vec![ROOT];
@@ -239,7 +236,6 @@ impl Inner {
     }
 
     pub(super) fn survive(&mut self, choose: Choose<'_>) {
-        self.late.clear();
         for node in &mut self.nodes {
             match node {
                 Node::Dir { names, durable, pending } => {
