@@ -137,12 +137,12 @@ pub fn foreseen(case: &Case) {
 
     case.say("a threshold that is crossed");
     let lines = format!("{lines}\nevictionHard: {{pid.available: 1G}}");
-    let pressed = accepted(case, "pressed", &lines);
-    let answer = asked(case, &pressed);
-    assert_eq!(answer.result, PreflightResult::Valid, "{answer:?}");
+    let answer = asked(case, &case.good(&case.id("refused"), &lines));
+    assert_eq!(answer.result, PreflightResult::PodsLost, "{answer:?}");
     let evicted = [&old, &plain].map(|name| format!("default/{name} (perhaps Evicted)"));
     assert!(evicted.iter().all(|words| answer.message.contains(words)), "{answer:?}");
     assert!(!answer.message.contains(&critical), "{answer:?}");
+    let pressed = accepted(case, "pressed", &lines);
     case.assign(&pressed);
     case.await_config(&pressed.source(), &pressed.source(), &pressed.source(), "");
     until("the Node to be under pressure", || {

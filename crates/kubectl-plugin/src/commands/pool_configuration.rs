@@ -8,7 +8,6 @@ use crate::Failure;
 use crate::api::client::{Client, segment};
 use crate::api::nodes;
 use crate::api::pools::POOLS;
-use crate::fleet::node::NodeRow;
 use crate::fleet::pool::node::PoolNode;
 use crate::fleet::pool::revision::Revision;
 use crate::fleet::pool::types::KubeletConfigPool;
@@ -39,8 +38,8 @@ pub(crate) async fn read(
             let node = node.ok_or_else(|| {
                 failure(format!("it has expressions, and so says something for a Node only: diff NODE pool/{pool}"))
             })?;
-            let row = NodeRow::from_node(&nodes::get(client, node).await?, &client.namespace);
-            let rendered = template.render(&PoolNode::from_row(row));
+            let object = nodes::get(client, node).await?;
+            let rendered = template.render(&PoolNode::from_node(&object, &client.namespace));
             let rendered =
                 rendered.ok_or_else(|| failure(format!("the kubelet of Node {node} has not reported yet")))?;
             let rendered = rendered.map_err(failure)?;

@@ -15,7 +15,6 @@ use crate::Failure;
 use crate::api::client::Client;
 use crate::api::list::Selector;
 use crate::api::watch::{Event, Watcher, older};
-use crate::fleet::node::NodeRow;
 use crate::fleet::pool::node::{NodePreflight, PoolNode};
 use crate::fleet::pool::revision::{is_of_revision, revision_name};
 use crate::fleet::pool::types::Proof;
@@ -113,13 +112,12 @@ impl NodeStore {
 
     /// A Node as it is now, or was: an older one than the one that is known is passed over.
     pub(super) fn observe(&self, node: &Value) {
-        let row = NodeRow::from_node(node, &self.namespace);
+        let node = PoolNode::from_node(node, &self.namespace);
         let mut nodes = self.lock();
-        let former = nodes.known.get(&row.name);
-        if former.is_some_and(|former| older(&row.version, &former.resource_version)) {
+        let former = nodes.known.get(&node.name);
+        if former.is_some_and(|former| older(&node.resource_version, &former.resource_version)) {
             return;
         }
-        let node = PoolNode::from_row(row);
         let moved = former.is_none_or(|former| former.desired != node.desired);
         let same = former.is_some_and(|former| former.differs_only_in_version(&node));
         let request = (former.and_then(|former| former.preflight.as_ref()), node.preflight.as_ref());

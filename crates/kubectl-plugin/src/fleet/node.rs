@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::field_paths::is_within;
 use kubelet_config::assignment::{self, Assignment, reference_fault};
-use kubelet_config::hazard::quantity;
 use kubelet_config::preflight::{PreflightStatus, REQUEST_ANNOTATION};
 use kubelet_config::reported::{self, ReportedCondition, ReportedStatus, ReportedSupervisor};
 use kubelet_config::source::{ConfigMapRef, Source};
@@ -58,7 +57,8 @@ pub enum Stage {
     Held,
 }
 
-/// A Node, as far as its configuration goes. Reads what may be odd without failing.
+/// A Node, as far as its configuration goes. What only pools go by is in their `PoolNode`. Reads what may be odd without
+/// failing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeRow {
     pub(crate) name: String,
@@ -69,12 +69,6 @@ pub(crate) struct NodeRow {
     pub(crate) assignment_written_at: String,
     /// `status.nodeInfo.kubeletVersion`.
     pub(crate) kubelet: String,
-    /// `status.capacity`: cores, bytes and pods.
-    pub(crate) cpu: Option<u64>,
-    pub(crate) memory: Option<u64>,
-    pub(crate) pods: Option<u64>,
-    /// `topology.kubernetes.io/zone`, or the older label.
-    pub(crate) zone: String,
     /// All labels.
     pub(crate) labels: BTreeMap<String, String>,
     /// Where the assignment is written, if there is one.
@@ -101,12 +95,6 @@ pub(crate) struct NodeRow {
     pub(crate) condition: Option<ReportedCondition>,
     /// The Node's condition Ready is True.
     pub(crate) ready: bool,
-    /// `spec.unschedulable`.
-    pub(crate) cordoned: bool,
-    /// Keys of `spec.taints`.
-    pub(crate) taints: Vec<String>,
-    /// The annotation `kubelet-supervisor.io/cordoned-by-rollout`.
-    pub(crate) cordoned_by: Option<String>,
     pub(crate) manager: Option<ConfigManager>,
     /// What it answered when it was last asked to judge a configuration; of most Nodes at most times: nothing.
     pub(crate) preflight: Option<Box<PreflightStatus>>,
@@ -119,7 +107,6 @@ impl NodeRow {
     pub(crate) fn from_node(node: &Value, namespace: &str) -> Self {
         let text = |pointer: &str| reported::text(node.pointer(pointer).and_then(Value::as_str).unwrap_or_default());
         let labels = strings(node.pointer("/metadata/labels"));
-        let annotations = strings(node.pointer("/metadata/annotations"));
         let reported = ReportedStatus::from_node(node);
         let manager = if reported.condition.is_some() || reported.annotated {
             ConfigManager::Supervisor
@@ -128,8 +115,6 @@ impl NodeRow {
         } else {
             ConfigManager::Nobody
         };
-        let capacity = |name: &str| node.pointer("/status/capacity").and_then(|all| all.get(name)?.as_str());
-        let zone = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
         let ready = ReportedCondition::from_node(node, "Ready");
         let mut row = Self {
             name: text("/metadata/name"),
@@ -137,25 +122,18 @@ impl NodeRow {
             created: text("/metadata/creationTimestamp"),
             assignment_written_at: assignment_written_at(node),
             kubelet: text("/status/nodeInfo/kubeletVersion"),
-            cpu: capacity("cpu").and_then(quantity::millis).map(|millicores| millicores / 1000),
-            memory: capacity("memory").and_then(quantity::whole),
-            pods: capacity("pods").and_then(quantity::whole),
-            zone: zone.iter().find_map(|label| labels.get(*label)).cloned().unwrap_or_default(),
             assigned: reported.assigned,
             active: reported.active,
             last_known_good: reported.last_known_good,
             error: reported.error,
-            retry: annotations.get(RETRY).cloned(),
+            retry: annotation(node, RETRY),
             trial_ends: reported.trial_ends,
             confirm_by: reported.confirm_by,
             condition: reported.condition,
             ready: ready.is_some_and(|ready| ready.status == "True"),
-            cordoned_by: annotations.get(super::pool::drain::CORDONED_BY).cloned(),
-            cordoned: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
-            taints: taints(node),
             manager: Some(manager),
             preflight: PreflightStatus::from_node(node).map(Box::new),
-            preflight_request: annotations.get(REQUEST_ANNOTATION).cloned(),
+            preflight_request: annotation(node, REQUEST_ANNOTATION),
             ..Self::default()
         };
         let native = node.pointer("/spec/configSource").filter(|source| !source.is_null());
@@ -216,9 +194,8 @@ impl NodeRow {
     }
 }
 
-fn taints(node: &Value) -> Vec<String> {
-    let taints = node.pointer("/spec/taints").and_then(Value::as_array).into_iter().flatten();
-    taints.filter_map(|taint| Some(reported::text(taint.get("key")?.as_str()?))).collect()
+pub(crate) fn annotation(node: &Value, name: &str) -> Option<String> {
+    node.pointer("/metadata/annotations")?.get(name)?.as_str().map(reported::text)
 }
 
 fn strings(map: Option<&Value>) -> BTreeMap<String, String> {

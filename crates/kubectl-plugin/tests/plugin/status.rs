@@ -243,10 +243,11 @@ fn a_watch_ends_when_nobody_reads_it() {
     await_watches(&bench, 1);
     watching.lines = None;
     // A child that another test has forked, and that has not come to its exec, reads for a moment: then a line goes to nobody.
-    let mut unschedulable = false;
+    let mut is_ready = false;
     let ended = eventually("an end", || {
-        unschedulable = !unschedulable;
-        bench.server.patch_node("n1", json!({"spec": {"unschedulable": unschedulable}}));
+        is_ready = !is_ready;
+        let status = if is_ready { "True" } else { "False" };
+        bench.server.patch_node("n1", json!({"status": {"conditions": [{"type": "Ready", "status": status}]}}));
         watching.child.try_wait().unwrap()
     });
     assert!(ended.success());

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::args::StatusArgs;
 use crate::api::client::Client;
-use crate::api::nodes::{self, NodeSelection};
+use crate::api::list::{Selector, list};
+use crate::api::nodes::NODES;
 use crate::api::pools::{self, StoredPool};
 use crate::clock::Clock;
 use crate::fleet::pool::node::PoolNode;
@@ -82,14 +83,15 @@ fn document(pool: &StoredPool) -> Value {
 
 /// All Nodes of the cluster, as pools see them.
 pub(super) async fn all_nodes(api: &Client) -> Result<Vec<PoolNode>, Failure> {
-    let (rows, _) = nodes::read_each(api, &NodeSelection::default()).await?;
-    let now = Clock::new().now();
-    let node = |row| {
-        let mut node = PoolNode::from_row(row);
-        node.proof_waits = node.proof_waits_at(now);
-        node
+    let clock = Clock::new();
+    let read = |node| {
+        let mut node = PoolNode::from_node(&node, &api.namespace);
+        node.proof_waits = node.proof_waits_at(clock.now());
+        Some(node)
     };
-    Ok(rows.into_iter().map(node).collect())
+    let mut nodes = list(api, NODES, "list nodes", Selector::default(), read).await?;
+    nodes.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(nodes)
 }
 
 async fn one(api: &Client, pool: &StoredPool, format: Format) -> Result<(), Failure> {

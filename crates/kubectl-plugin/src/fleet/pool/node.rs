@@ -6,11 +6,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::drain::{Cordon, cordoning_pool};
+use super::drain::{CORDONED_BY, Cordon, cordoning_pool};
 use super::types::Proof;
 use crate::fleet::assign::{UNPROVEN_UNTIL, WrittenAssignment};
-use crate::fleet::node::{ConfigManager, NodeRow, Stage};
+use crate::fleet::node::{ConfigManager, NodeRow, Stage, annotation};
 use crate::fleet::{MAX_CLOCK_SKEW, YOUNG};
+use kubelet_config::hazard::quantity;
 use kubelet_config::pods::MIRROR;
 use kubelet_config::preflight::PreflightResult;
 use kubelet_config::reported::{ReportedCondition, text};
@@ -19,6 +20,9 @@ use kubelet_config::status::WAITS_WHILE;
 
 /// Labels of control-plane Nodes; `master` up to 1.24.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+
+/// Labels that hold a Node's zone, the newer one first.
+const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
 
 /// What a kubelet finds as memory varies by a few MiB from boot to boot and from kernel to kernel; of no interest to pools.
 const MEMORY_STEP: u64 = 64 << 20;
@@ -79,8 +83,6 @@ pub(crate) struct PoolNode {
     pub(crate) name: String,
     pub(crate) resource_version: String,
     pub(crate) labels: BTreeMap<String, String>,
-    /// `topology.kubernetes.io/zone`, or the older label.
-    zone: String,
     /// Cores.
     pub(crate) cpu: Option<u64>,
     /// Bytes, in steps.
@@ -114,8 +116,6 @@ pub(crate) struct PoolNode {
     /// What it was asked to judge last.
     pub(crate) preflight: Option<NodePreflight>,
     created: Option<Timestamp>,
-    /// Its label [`UNPROVEN_UNTIL`].
-    unproven_until: Option<Timestamp>,
     /// For how long it is still not believed to have proven what it is assigned.
     pub(crate) proof_waits: Duration,
     /// For how long it is not Ready, as this controller observed it.
@@ -129,7 +129,11 @@ pub(crate) struct PoolNode {
 }
 
 impl PoolNode {
-    pub(crate) fn from_row(row: NodeRow) -> Self {
+    /// Reads a Node, as [`NodeRow::from_node`] does.
+    pub(crate) fn from_node(node: &Value, namespace: &str) -> Self {
+        let row = NodeRow::from_node(node, namespace);
+        let capacity = |name: &str| node.pointer("/status/capacity").and_then(|all| all.get(name)?.as_str());
+        let taints = node.pointer("/spec/taints").and_then(Value::as_array).into_iter().flatten();
         let message = row.condition.as_ref().map(|condition| condition.message.clone()).unwrap_or_default();
         let reported = [&row.assigned, &row.active, &row.last_known_good].into_iter().flatten();
         Self {
@@ -140,25 +144,23 @@ impl PoolNode {
             waits: row.stage() == Stage::Scheduled && message.starts_with(WAITS_WHILE),
             has_supervisor: row.manager == Some(ConfigManager::Supervisor),
             preflight: NodePreflight::from_row(&row),
-            unproven_until: row.labels.get(UNPROVEN_UNTIL).and_then(|at| Timestamp::from_second(at.parse().ok()?).ok()),
             proof_waits: Duration::ZERO,
             unanswered_for: Duration::ZERO,
             unasked_for: Duration::ZERO,
-            unschedulable: row.cordoned,
-            cordoned_by: row.cordoned_by,
+            unschedulable: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
+            cordoned_by: annotation(node, CORDONED_BY),
             created: row.created.parse().ok(),
             message,
             name: row.name,
             resource_version: row.version,
             labels: row.labels,
-            zone: row.zone,
-            cpu: row.cpu,
-            memory: row.memory.map(|bytes| bytes - bytes % MEMORY_STEP),
-            pods: row.pods,
+            cpu: capacity("cpu").and_then(quantity::millis).map(|millicores| millicores / 1000),
+            memory: capacity("memory").and_then(quantity::whole).map(|bytes| bytes - bytes % MEMORY_STEP),
+            pods: capacity("pods").and_then(quantity::whole),
             kubelet: row.kubelet,
             desired: row.desired,
             ready: row.ready,
-            taints: row.taints,
+            taints: taints.filter_map(|taint| Some(text(taint.get("key")?.as_str()?))).collect(),
             unready_for: Duration::ZERO,
             updating_for: Duration::ZERO,
         }
@@ -166,11 +168,8 @@ impl PoolNode {
 
     /// Where it is; empty if it does not say.
     pub(crate) fn zone(&self, key: &str) -> &str {
-        match self.labels.get(key) {
-            Some(zone) => zone,
-            None if key.ends_with("kubernetes.io/zone") => &self.zone,
-            None => "",
-        }
+        let others = ZONE.iter().filter(|_| key.ends_with("kubernetes.io/zone"));
+        [key].iter().chain(others).find_map(|label| self.labels.get(*label)).map_or("", String::as_str)
     }
 
     /// Whose cordon it has, as this pool sees it.
@@ -228,8 +227,8 @@ impl PoolNode {
     /// How long it is still too early for it to have proven what it is assigned, as far as the clock of whoever wrote that was
     /// right.
     pub(crate) fn proof_waits_at(&self, now: Timestamp) -> Duration {
-        let left = self.unproven_until.and_then(|until| Duration::try_from(until.duration_since(now)).ok());
-        left.unwrap_or_default()
+        let until = self.labels.get(UNPROVEN_UNTIL).and_then(|at| Timestamp::from_second(at.parse().ok()?).ok());
+        until.and_then(|until| Duration::try_from(until.duration_since(now)).ok()).unwrap_or_default()
     }
 
     /// It is assigned nothing any more, and still has what it was assigned.

@@ -12,7 +12,6 @@ use super::revision::Revision;
 use super::template::Template;
 use super::template_revision::TemplateRevision;
 use super::types::{KubeletConfigPoolSpec, MergeMode};
-use crate::fleet::node::NodeRow;
 
 const GIB: u64 = 1 << 30;
 
@@ -199,7 +198,7 @@ fn node(name: &str, cpu: &str, memory: &str, labels: &Value) -> PoolNode {
         "metadata": {"name": name, "labels": labels},
         "status": {"capacity": {"cpu": cpu, "memory": memory, "pods": "110"}, "nodeInfo": {"kubeletVersion": "v1.29.3"}},
     });
-    PoolNode::from_row(NodeRow::from_node(&node, "ns"))
+    PoolNode::from_node(&node, "ns")
 }
 
 fn revision(configuration: &Value) -> TemplateRevision {

@@ -20,7 +20,6 @@ use super::renderings::NodeAssignment;
 use super::renderings::StoredRevision;
 use super::revision::{Revision, RevisionFault, revision_name};
 use super::types::{KubeletConfigPoolSpec, KubeletConfigPoolStatus, Proof};
-use crate::fleet::node::NodeRow;
 use kubelet_config::source::ConfigMapRef;
 
 const NOW: &str = "2026-01-10T00:00:00Z";
@@ -53,7 +52,7 @@ fn node(name: &str, created: &str, labels: impl Into<Value>) -> PoolNode {
     }
     let ready = json!({"type": "Ready", "status": "True"});
     let node = json!({"metadata": {"name": name, "labels": all, "creationTimestamp": created}, "status": {"conditions": [ready]}});
-    PoolNode::from_row(NodeRow::from_node(&node, "ns"))
+    PoolNode::from_node(&node, "ns")
 }
 
 impl World {

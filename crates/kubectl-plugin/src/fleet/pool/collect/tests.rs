@@ -1,7 +1,6 @@
 use serde_json::json;
 
 use super::*;
-use crate::fleet::node::NodeRow;
 
 const FIRST: &str = "pool-a-bcdfghkmtt";
 const SECOND: &str = "pool-a-2456789bcd";
@@ -85,7 +84,7 @@ fn what_a_node_has_stays() {
         (json!({}), false),
     ] {
         let mut used = UsedRevisions::new("ns");
-        used.by_node(&PoolNode::from_row(NodeRow::from_node(&said, "ns")));
+        used.by_node(&PoolNode::from_node(&said, "ns"));
         assert_eq!(goes(&used, &map(FIRST, json!({}))), !stays, "{said}");
     }
 }

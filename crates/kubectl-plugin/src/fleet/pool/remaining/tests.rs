@@ -1,5 +1,4 @@
 use super::*;
-use crate::fleet::node::NodeRow;
 use serde_json::json;
 
 const SOURCE: &str = "LastKnownGood";
@@ -23,7 +22,7 @@ fn node(name: &str, map: &str, reason: &str, ready: &str) -> PoolNode {
         "status": {"conditions": [{"type": "Ready", "status": ready}, {"type": "KubeletConfigOk", "status": status, "reason": reason,
             "message": format!("{reason}: so")}]},
     });
-    PoolNode::from_row(NodeRow::from_node(&node, "ns"))
+    PoolNode::from_node(&node, "ns")
 }
 
 #[test]
