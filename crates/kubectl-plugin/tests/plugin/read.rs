@@ -140,21 +140,6 @@ fn each_value_with_where_it_comes_from() {
         "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 50\nkubeReserved: {cpu: 500m}\n",
         Some(("kubelet-supervisor.io/merge", "replace")),
     );
-    assert_eq!(
-        bench.run(&["explain", NODE]).ok(),
-        "\
-FIELD                              VALUE             FROM
-cgroupDriver                       \"systemd\"         flag or drop-in
-clusterDomain                      \"cluster.local\"   flag or drop-in
-kubeReserved.cpu                   \"1\"               flag or drop-in, not the ConfigMap: \"500m\"
-maxPods                            50                ConfigMap
-staticPodURLHeader.Authorization   (hidden)          flag or drop-in
-
-the ConfigMap is kubelet-config/pool-a
-8 fields are at their defaults; --all shows them
-which file or flag: `kubelet-supervisor render --effective`, on the node
-"
-    );
     let wide = bench.run(&["explain", NODE, "-o", "wide"]).ok();
     assert!(wide.contains("\"1\"               \"500m\"     flag or drop-in, not the ConfigMap\n"), "{wide}");
     assert!(wide.contains("50                50         ConfigMap kubelet-config/pool-a\n"), "{wide}");

@@ -332,36 +332,6 @@ async fn each_node_is_emptied_before_it_gets_it_and_open_again_after() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_administrator_cordoned_stays_cordoned() {
-    let drained = Drained::new(6);
-    drained.world.server.patch_node(&name(3), json!({"spec": {"unschedulable": true}}));
-    // Nor is one ended whose annotation names no pool.
-    let nobodys = json!({"metadata": {"annotations": {CORDONED_BY: POOL}}, "spec": {"unschedulable": true}});
-    drained.world.server.patch_node(&name(4), nobodys);
-    let script = async {
-        drained.begun(60, &json!({"maxUnavailable": 1})).await;
-        drained.until("Ready", "Complete").await;
-        drained.until_cordoned(1).await;
-    };
-    drained.run(script).await;
-    assert_eq!(drained.cordoned(), [(name(3), None), (name(4), Some(POOL.to_owned()))]);
-    assert!(drained.evicted().contains(&"web-3".to_owned()));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_disruption_budget_is_waited_for() {
-    let drained = Drained::new(6);
-    drained.world.server.faults().push(deny("/pods/web-2/eviction").times(7));
-    let script = async {
-        drained.begun(60, &json!({})).await;
-        let says = |pool: &Value| pool["status"]["conditions"].to_string().contains("node-0002 (1 Pods, such as Pod ");
-        drained.world.until_pool(POOL, says).await;
-        drained.complete().await;
-    };
-    drained.run(script).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_budget_that_never_yields_keeps_one_node_back_and_leaves_it_open() {
     let drained = Drained::new(6);
     drained.world.server.faults().push(deny("/pods/web-2/eviction"));
@@ -515,30 +485,6 @@ async fn a_bad_revision_goes_back_drained_and_leaves_nothing_cordoned() {
         };
         drained.run(script).await;
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pause_takes_back_drains_that_have_begun() {
-    let drained = Drained::new(9);
-    for number in 0..9 {
-        drained.world.server.faults().push(deny(&format!("/pods/web-{number}/eviction")).times(6));
-    }
-    let script = async {
-        let revision = drained.begun(60, &json!({})).await;
-        // The canary is done; the next nodes are being drained.
-        while drained.world.count(&revision) < 1 {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-        drained.until_cordoned(MAX).await;
-        drained.world.server.put_pool(POOL, &drained_spec(60, &json!({"paused": true})));
-        drained.until_cordoned(0).await;
-        let (sent, evicted) = (drained.world.count(&revision), drained.evicted());
-        tokio::time::sleep(Duration::from_secs(3600)).await;
-        assert_eq!((drained.world.count(&revision), drained.evicted()), (sent, evicted));
-        drained.world.server.put_pool(POOL, &drained_spec(60, &json!({})));
-        drained.complete().await;
-    };
-    drained.run(script).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{POOL, condition, observed, spec, with_controller};
+use super::{POOL, condition, spec, with_controller};
 use testkit::pools::{NAMESPACE, World, name};
 
 const CPUS: [&str; 3] = ["2", "8", "96"];
@@ -101,39 +101,6 @@ async fn a_node_of_another_size_joins_while_an_update_is_on_its_way() {
         assert!(map.starts_with(&format!("{current}-")), "{current}: {map}");
     };
     with_controller(&world, script).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_expression_that_cannot_be_touches_nothing() {
-    let world = sized(6);
-    let before = |number: usize| world.server.node(&name(number))["metadata"]["labels"].clone();
-    let untouched: Vec<Value> = (0..6).map(before).collect();
-    let script = async {
-        let cases = [
-            (
-                "${node.cpus}",
-                "ExpressionFailed",
-                "spec.kubeletConfiguration.maxPods: ${node.cpus}: node.cpus is no variable",
-            ),
-            ("${node.cpu", "ExpressionFailed", "no closing brace"),
-            (
-                "${100 / (node.cpu - 96)}",
-                "ExpressionFailed",
-                "spec.kubeletConfiguration.maxPods: ${100 / (node.cpu - 96)}: division by zero",
-            ),
-            ("${node.labels['zone']}", "ExpressionFailed", "Node "),
-            ("${node.cpu * 1.5}", "ExpressionFailed", "do not go together"),
-        ];
-        for (expression, reason, message) in cases {
-            world.server.put_pool(POOL, &with(&json!({"maxPods": expression})));
-            let is_said = |pool: &Value| observed(pool) && condition(pool, "Stalled") == ("True", reason);
-            let pool = world.until_pool(POOL, is_said).await;
-            let text = pool["status"]["conditions"].to_string();
-            assert!(text.contains(message), "{text}");
-        }
-    };
-    with_controller(&world, script).await;
-    assert_eq!((0..6).map(before).collect::<Vec<_>>(), untouched);
 }
 
 /// A node that joins without the label that all others have stops neither them nor the way back from a bad revision.

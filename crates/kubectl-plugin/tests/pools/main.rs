@@ -329,6 +329,7 @@ async fn what_cannot_be_is_said() {
         let cases = [
             (json!({"kubeletConfiguration": null, "rollout": {}}), "exactly one of"),
             (json!({"kubeletConfiguration": {"kind": "Pod"}}), "kind is \"Pod\""),
+            (json!({"kubeletConfiguration": {"maxPods": "${node.cpu"}}), "no closing brace"),
             (json!({"rollout": {"maxUnavailable": "0%"}}), "spec.rollout.maxUnavailable"),
             (
                 json!({"rollout": {"canarySelector": {"matchExpressions": [{"key": "k", "operator": "In"}]}}}),

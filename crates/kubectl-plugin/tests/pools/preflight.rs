@@ -53,16 +53,6 @@ async fn each_node_costs_two_patches_and_nothing_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_without_a_supervisor_keeps_no_other_from_its_answer() {
-    let world = world();
-    world.stop(3);
-    let code = world.command(&["preflight", ASKED, "-l", "all=yes", "--timeout", "30s"]).await;
-    assert_eq!(format!("{:?}", code.unwrap()), format!("{:?}", ExitCode::FAILURE));
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(annotated(&world), 0, "also of the one that is silent");
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_somebody_else_asks_meanwhile_is_not_taken_off() {
     let world = world();
     // It asks the nodes one by one: this one was asked, and has not answered.

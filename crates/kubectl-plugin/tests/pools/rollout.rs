@@ -125,20 +125,6 @@ async fn without_a_controller_it_waits_for_one() {
     world.promises_held();
 }
 
-/// A terminal, and a controller: the pool goes on with the next controller, and no terminal is missed.
-#[tokio::test(start_paused = true)]
-async fn terminals_and_controllers_die_and_others_go_on() {
-    let world = world();
-    let first = tokio::time::timeout(Duration::from_secs(60), world.controller());
-    let terminal = tokio::time::timeout(Duration::from_secs(40), world.command(&ALL));
-    let (controller, terminal) = tokio::join!(first, terminal);
-    assert!(controller.is_err() && terminal.is_err(), "{controller:?} {terminal:?}");
-    assert!((1..COUNT).contains(&world.count(TARGET)), "{}", world.count(TARGET));
-    with_controller(&world, good(&world, &["rollout", "resume", POOL])).await;
-    assert_eq!((world.count(TARGET), world.sent().len()), (COUNT, COUNT), "each node once");
-    world.promises_held();
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_a_former_controller_said_is_not_believed() {
     let world = world();
