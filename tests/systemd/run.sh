@@ -67,7 +67,7 @@ mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -sf /lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
 ln -sf /etc/systemd/system/suite.service "$root/etc/systemd/system/multi-user.target.wants/suite.service"
 
-# Limits are generous: 400 s for the topics of one boot, 180 s to power off.
+# Limits are generous: 600 s for the topics of one boot (200 on an idle machine), 180 s to power off.
 soon() { # SECONDS CONDITION...
     local seconds=$1
     shift
@@ -84,7 +84,7 @@ boot() {
     systemd-nspawn --quiet --register=no --keep-unit --boot --private-network --directory="$root" \
         --bind="$work/suite:/suite" --machine="suite$$" </dev/null >>"$work/suite/console" 2>&1 &
     container=$!
-    soon 400 test -e "$work/suite/done"
+    soon 600 test -e "$work/suite/done"
 }
 boot
 if [ -e "$work/suite/again" ]; then
