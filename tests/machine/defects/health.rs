@@ -133,13 +133,14 @@ fn what_came_up_while_pinned_has_its_whole_time_after_an_unpin() {
 /// NotReady after nine and a half minutes, and a suspension meanwhile.
 #[test]
 fn health_that_was_lost_stays_lost_after_a_suspension() {
-    let overloaded: fn(&mut Node) = |node| {
+    type Suspend = fn(&mut Node);
+    let overloaded: Suspend = |node| {
         node.busy = true;
         node.pass(12);
         node.busy = false;
     };
     // The API server is overloaded for a moment after 50 s; in the midst of two minutes. The runtime goes, and the kubelet with it.
-    let moments: [(u64, fn(&mut Node), u64); 3] = [
+    let moments: [(u64, Suspend, u64); 3] = [
         (50, overloaded, 60),
         (25, overloaded, 110),
         (
