@@ -19,14 +19,20 @@ pub(super) fn written(files: &[PathBuf]) -> Option<&Path> {
     let processes = entries(Path::new("/proc")).map(|entry| entry.path()).filter(|path| path.join("fd").exists());
     processes.flat_map(|process| entries(&process.join("fd")).map(move |fd| (process.clone(), fd))).find_map(
         |(process, fd)| {
-            // By their names first: to look at any other file may block, where its disk does.
-            let target = read_link(fd.path()).ok()?;
-            let mut named = known.iter().filter(|(name, ..)| Some(name.as_os_str()) == target.file_name());
-            let found = named.find(|(_, file, _)| identity(&fd.path()) == Some(*file))?;
             let info = read_to_string(process.join("fdinfo").join(fd.file_name())).ok()?;
-            let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
-            let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
-            (flags & WRITES != 0).then_some(found.2)
+            let field = |name: &str| info.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
+            if u32::from_str_radix(field("flags:")?, 8).ok()? & WRITES == 0 {
+                return None;
+            }
+            // To look at any other file may block, where its disk does. The kernel tells the inode since 5.14; before, a
+            // writer that has it under another name (a hard link, a file mounted into a container) is not seen.
+            let inode = field("ino:").and_then(|inode| inode.parse::<u64>().ok());
+            let target = read_link(fd.path()).ok()?;
+            let may_be = |name: &OsString, file: (u64, u64)| {
+                inode.map_or_else(|| Some(name.as_os_str()) == target.file_name(), |inode| inode == file.1)
+            };
+            let mut alike = known.iter().filter(|(name, file, _)| may_be(name, *file));
+            alike.find(|(_, file, _)| identity(&fd.path()) == Some(*file)).map(|found| found.2)
         },
     )
 }
@@ -57,6 +63,12 @@ mod tests {
             drop(writer);
             assert_eq!(written(&files), None);
         }
+        // It is the same file by another name, too, where the kernel tells.
+        fs::hard_link(&files[0], dir.path().join("d")).unwrap();
+        let writer = OpenOptions::new().append(true).open(dir.path().join("d")).unwrap();
+        let tells = read_to_string("/proc/self/fdinfo/0").is_ok_and(|info| info.contains("ino:"));
+        assert_eq!(written(&files), tells.then_some(files[0].as_path()));
+        drop(writer);
         // One of the same name elsewhere is another file.
         fs::create_dir(dir.path().join("c")).unwrap();
         let _other = File::create(dir.path().join("c/a")).unwrap();
