@@ -95,6 +95,12 @@ impl Device {
     /// Power is back: the journal is replayed.
     pub fn restore(&self) {
         eventually("nobody uses the file system", || run(Command::new("umount").arg(&self.at)).ok());
+        // A preflight that was cut off has it in a namespace of its own until it is gone: mounted meanwhile, it would be without
+        // power still.
+        eventually("its device is let go", || {
+            let found = Command::new("losetup").arg("--associated").arg(&self.image).output().ok()?;
+            (found.status.success() && found.stdout.is_empty()).then_some(())
+        });
         self.mount();
     }
 }
