@@ -105,6 +105,7 @@ pub fn command() -> clap::Command {
 /// Runs the command.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     process::harden_this_process();
+    process::share_one_arena();
     let args: Vec<OsString> = args.into_iter().collect();
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
