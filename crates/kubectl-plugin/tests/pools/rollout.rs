@@ -105,6 +105,19 @@ async fn it_is_written_and_followed_to_its_end() {
     with_controller(&world, script).await;
 }
 
+/// A controller begins a minute after a terminal resumes the pool, which all nodes have in the end.
+async fn resumed_before_a_controller(world: &World) {
+    let later = async {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        world.controller().await
+    };
+    tokio::select! {
+        () = good(world, &["rollout", "resume", POOL]) => {}
+        ended = later => panic!("{ended:?}"),
+    }
+    assert_eq!(world.count(TARGET), COUNT);
+}
+
 /// It writes the pool, and waits; it carries nothing out itself.
 #[tokio::test(start_paused = true)]
 async fn without_a_controller_it_waits_for_one() {
@@ -113,15 +126,7 @@ async fn without_a_controller_it_waits_for_one() {
     assert!(waits.is_err(), "{waits:?}");
     assert_eq!((world.sent().len(), &pool(&world)["spec"]["configMap"]["name"]), (0, &json!(TARGET)));
     assert_eq!(lease(&world), Value::Null);
-    let later = async {
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        world.controller().await
-    };
-    tokio::select! {
-        () = good(&world, &["rollout", "resume", POOL]) => {}
-        ended = later => panic!("{ended:?}"),
-    }
-    assert_eq!(world.count(TARGET), COUNT);
+    resumed_before_a_controller(&world).await;
     world.promises_held();
 }
 
@@ -138,15 +143,7 @@ async fn what_a_former_controller_said_is_not_believed() {
     let script = async { tokio::join!(fails(&world, &ALL, &["Conflict"]), in_conflict) };
     with_controller(&world, script).await;
     world.server.patch_node(&name(3), json!({"metadata": {"labels": {"also": null}}}));
-    let later = async {
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        world.controller().await
-    };
-    tokio::select! {
-        () = good(&world, &["rollout", "resume", POOL]) => {}
-        ended = later => panic!("{ended:?}"),
-    }
-    assert_eq!(world.count(TARGET), COUNT);
+    resumed_before_a_controller(&world).await;
 }
 
 #[tokio::test(start_paused = true)]
