@@ -141,6 +141,19 @@ pub trait Local {
     }
 }
 
+/// What is read of followed local files: of none that is half written, or that others than root can change.
+///
+/// # Errors
+/// What the reader says; or that the files are not whole.
+pub fn read_whole<T, E: From<LocalError>>(local: &impl Local, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    let before = local.snapshot()?;
+    let found = read()?;
+    if local.snapshot()? == before {
+        return Ok(found);
+    }
+    Err(LocalError::Unfinished("the local files change while they are read".to_owned()).into())
+}
+
 /// Of each file what differs once it is another, or was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot(pub Vec<[u64; 7]>);

@@ -100,7 +100,7 @@ fn told(error: &RenderError) -> u8 {
             println!("rejected: {why}");
             REJECTED
         }
-        RenderError::Checkpoint(why) | RenderError::Internal(why) => {
+        RenderError::Checkpoint(why) | RenderError::Internal(why) | RenderError::Unfinished(why) => {
             println!("could not tell: {why}");
             UNKNOWN
         }

@@ -1,7 +1,7 @@
 //! Renders a checkpoint, or the local configuration, with the local files.
 
 use crate::machine::model::RenderError;
-use crate::ports::{Checkpoint, Local, LocalPolicy};
+use crate::ports::{Checkpoint, Local, LocalError, LocalPolicy};
 use kubelet_config::flags::{FlagOverrides, KEY_SUFFIX, KubeletArgs};
 use kubelet_config::local_files;
 use kubelet_config::rendering::{self, Configuration, RenderFault, RenderInput, Text};
@@ -16,6 +16,15 @@ pub struct Payload<'a> {
     pub source: &'a Source,
     /// It may free flags that are the node's own otherwise.
     pub policy: &'a Result<LocalPolicy, String>,
+}
+
+impl From<LocalError> for RenderError {
+    fn from(error: LocalError) -> Self {
+        match error {
+            LocalError::Unfinished(why) => Self::Unfinished(why),
+            error => Self::Internal(error.to_string()),
+        }
+    }
 }
 
 /// Renders a checkpoint, or the local configuration. A checkpoint of the local files has all of them, and the files as they

@@ -12,7 +12,7 @@ use crate::machine::Input;
 use crate::machine::history::HistoryEntry;
 use crate::machine::model::{Damage, LoadTarget, RenderError, Rendered, Verification};
 use crate::machine::records::{Stored, Version};
-use crate::ports::{Checkpoint, Local, LocalError, Store, StoreError, StoreRequest};
+use crate::ports::{Checkpoint, Local, Store, StoreError, StoreRequest, read_whole};
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy::Admission;
@@ -165,7 +165,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             LoadTarget::DryRun(source) => {
                 let (out, annotations, admission) = match source {
                     Some(source) => self.configuration(self.store.open(source)?, source, None)?,
-                    None => self.whole(|| self.local_configuration())?,
+                    None => read_whole(&self.local, || self.local_configuration())?,
                 };
                 if let Some(why) = out.drop_ins.iter().find_map(DropIn::fault) {
                     return Err(RenderError::Load(why));
@@ -177,17 +177,6 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 Err(error) => self.render(source, Some(digest)).map_err(|_| error),
             },
         }
-    }
-
-    /// What is rendered of followed local files: of none that is half written, or that others than root can change.
-    fn whole<T>(&self, read: impl FnOnce() -> Result<T, RenderError>) -> Result<T, RenderError> {
-        let internal = |error: LocalError| RenderError::Internal(error.to_string());
-        let before = self.local.snapshot().map_err(internal)?;
-        let found = read()?;
-        if self.local.snapshot().map_err(internal)? == before {
-            return Ok(found);
-        }
-        Err(RenderError::Internal("the local files change while they are read".to_owned()))
     }
 
     fn local_configuration(&self) -> Result<(Configuration, ConfigAnnotations, Admission), RenderError> {
@@ -208,7 +197,8 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let payload = policy.payload(&checkpoint, source);
         let render = || configuration(Some(payload), Some(&configs), &self.args, &self.local);
         // A digest that is known beforehand proves what was read.
-        let out = if source.is_local_files() || wanted.is_some() { render()? } else { self.whole(render)? };
+        let out =
+            if source.is_local_files() || wanted.is_some() { render()? } else { read_whole(&self.local, render)? };
         let judged = (&out.effective, &out.overrides);
         let admission = policy.admission(Some(source), judged, Ok(signed), &self.args, &self.local);
         Ok((out, policy.limited(checkpoint.annotations), admission))

@@ -187,6 +187,9 @@ pub enum RenderError {
     /// Our own trouble: disk, permissions, the local file.
     #[error("{0}")]
     Internal(String),
+    /// Followed local files are not whole: somebody still writes them.
+    #[error("{0}")]
+    Unfinished(String),
     /// The node's policy refuses it as it is, unread.
     #[error("{0}")]
     Policy(String),

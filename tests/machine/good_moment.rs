@@ -9,7 +9,7 @@ use kubelet_supervisor::machine::evidence::{Hold, NodePressure, Query};
 use kubelet_supervisor::machine::status::node_status;
 use kubelet_supervisor::machine::{Effect, Input, Settings, StoreRequest};
 use serde_json::{Value, json};
-use testkit::node::{Node, source};
+use testkit::node::{Node, source, torn};
 
 const COURTESY: u64 = 30;
 
@@ -330,7 +330,7 @@ fn a_reset_to_a_local_file_that_cannot_be_read_waits_for_the_end_of_a_pressure_t
     node.define("a", json!({"kubeReserved": {"memory": "1Gi"}}), ConfigAnnotations::default());
     node.assign("a");
     node.pass(660);
-    (node.pressure, node.store.local_torn) = ([NodePressure::Disk].into(), true);
+    (node.pressure, node.store.local_fault) = ([NodePressure::Disk].into(), Some(torn()));
     node.pass(10);
     node.step(Input::Node(kubelet_config::assignment::Assignment::Local));
     assert!(node.until_start(600).is_none());
@@ -340,7 +340,7 @@ fn a_reset_to_a_local_file_that_cannot_be_read_waits_for_the_end_of_a_pressure_t
     assert_eq!(node.active(), "");
     // Without one it is as it was: at once.
     let mut node = proven();
-    node.store.local_torn = true;
+    node.store.local_fault = Some(torn());
     node.step(Input::Node(kubelet_config::assignment::Assignment::Local));
     assert_eq!(node.active(), "");
 }

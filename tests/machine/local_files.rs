@@ -4,11 +4,11 @@ use kubelet_config::assignment::Assignment;
 use kubelet_config::hazard::HazardClass;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef};
 use kubelet_supervisor::machine::command::Command;
-use kubelet_supervisor::machine::model::LoadTarget;
+use kubelet_supervisor::machine::model::{LoadTarget, RenderError};
 use kubelet_supervisor::machine::{Effect, Input, Settings};
 use kubelet_supervisor::ports::StoreRequest;
 use serde_json::{Value, json};
-use testkit::node::Node;
+use testkit::node::{Node, torn};
 
 fn edit(node: &mut Node, text: &str) {
     node.store.local = text.to_owned();
@@ -98,7 +98,7 @@ fn a_start_ends_the_difference() {
 fn a_file_that_ends_each_kubelet_is_told_once() {
     let mut node = Node::new();
     node.pass(60);
-    node.store.local_torn = true;
+    node.store.local_fault = Some(torn());
     edit(&mut node, "2");
     for _ in 0..5 {
         node.exit(1);
@@ -111,15 +111,24 @@ fn a_file_that_ends_each_kubelet_is_told_once() {
 fn a_torn_file_is_told_and_the_kubelet_runs_on() {
     let mut node = Node::new();
     node.pass(60);
-    node.store.local_torn = true;
+    node.store.local_fault = Some(torn());
     edit(&mut node, "2");
     node.pass(300);
     let unusable = node.state.local_files_difference().unwrap().to_string();
     assert_eq!(unusable, "the local files cannot be used: the local file cannot be parsed");
     assert_eq!((told(&node), node.starts.len()), (1, 1), "{:?}", node.events());
-    node.store.local_torn = false;
+    node.store.local_fault = None;
     edit(&mut node, "");
     assert_eq!(node.state.local_files_difference(), None);
+}
+
+#[test]
+fn a_file_that_is_being_written_is_no_news() {
+    let mut node = following();
+    node.store.local_fault = Some(RenderError::Unfinished("it is being written".to_owned()));
+    edit(&mut node, "2");
+    node.pass(300);
+    assert_eq!((node.state.local_files_difference(), told(&node)), (None, 0), "{:?}", node.events());
 }
 
 #[test]
@@ -319,10 +328,10 @@ fn what_an_operator_holds_is_told_though_it_is_followed() {
 fn a_broken_file_of_a_followed_node_costs_no_restart() {
     let mut node = following();
     let starts = node.starts.len();
-    node.store.local_torn = true;
+    node.store.local_fault = Some(torn());
     edit(&mut node, "2");
     assert!(node.state.sync_error().is_some(), "it is said");
-    node.store.local_torn = false;
+    node.store.local_fault = None;
     edit(&mut node, "");
     assert!(node.state.sync_error().is_none());
     assert_eq!((node.starts.len(), node.running()), (starts, Some("a")));

@@ -19,7 +19,7 @@ use kubelet_supervisor::machine::status::node_status;
 use kubelet_supervisor::machine::{Effect, Input, Settings, State, Ticket};
 use serde_json::{Value, json};
 
-pub use store::Store;
+pub use store::{Store, torn};
 
 /// A configuration, as far as the machine looks into it.
 #[derive(Clone, Debug)]

@@ -80,13 +80,11 @@ impl LocalSource {
 
 /// Each state of them is a version.
 fn payload(files: &LocalFiles) -> Result<Payload, LocalError> {
-    let before = files.snapshot()?;
-    let drop_ins = files.drop_ins()?;
-    let (text, dir) = files.config()?.unwrap_or_default();
-    if files.snapshot()? != before {
-        return Err(LocalError::Unfinished(format!("{dir}: the local files change while they are read")));
-    }
-    Ok(local_files::payload(Text { text: &text, dir: &dir }, &drop_ins))
+    ports::read_whole(files, || {
+        let drop_ins = files.drop_ins()?;
+        let (text, dir) = files.config()?.unwrap_or_default();
+        Ok(local_files::payload(Text { text: &text, dir: &dir }, &drop_ins))
+    })
 }
 
 impl ports::Cluster for LocalSource {

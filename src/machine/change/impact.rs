@@ -6,7 +6,7 @@ use crate::machine::io::{Effect, log};
 use crate::machine::model::{ConfigError, Rendered};
 use crate::machine::records::Version;
 use crate::machine::{Level, State};
-use kubelet_config::hazard::{self, HazardClass, Impact};
+use kubelet_config::hazard::{self, Acknowledged, HazardClass, Impact};
 use kubelet_config::pods::PodInventory;
 use kubelet_config::readmission::{Kubelet, Supplies};
 use kubelet_config::schema::{self, UnknownFields};
@@ -104,11 +104,9 @@ impl State {
             return None;
         }
         let changes = hazard::diff(&self.running().effective, &rendered.effective);
-        let acknowledged = rendered.annotations.acknowledge.as_deref();
-        let why = hazard::refused(&changes, acknowledged)?;
-        let classes = hazard::refused_classes(&changes, acknowledged);
-        let why = with_advice(why, &classes, rendered);
-        Some((classes, why))
+        let acknowledged = acknowledged(rendered);
+        let why = hazard::refused(&changes, &acknowledged)?;
+        Some((hazard::refused_classes(&changes, &acknowledged), bounded_by_policy(why, rendered)))
     }
 
     /// What the restart of the change under way would cost.
@@ -140,17 +138,22 @@ pub(in crate::machine) fn refused_impact(
     impacts: &[Impact],
     rendered: &Rendered,
 ) -> Option<(BTreeSet<String>, String)> {
-    let why = hazard::refused_impact(impacts, rendered.annotations.acknowledge.as_deref())?;
+    let why = hazard::refused_impact(impacts, &acknowledged(rendered))?;
     let pods = impacts.iter().flat_map(Impact::lost).map(str::to_owned).collect();
-    Some((pods, with_advice(why, &BTreeSet::from([HazardClass::Pods]), rendered)))
+    Some((pods, bounded_by_policy(why, rendered)))
 }
 
-/// How it is acknowledged, and whether the policy bounds that.
-fn with_advice(why: String, classes: &BTreeSet<HazardClass>, rendered: &Rendered) -> String {
-    let is_local = rendered.is_local_files;
-    let why = if is_local { hazard::on_node(&why, classes) } else { why };
+/// What an operator accepted for it, and where.
+fn acknowledged(rendered: &Rendered) -> Acknowledged<'_> {
+    Acknowledged::parse(rendered.annotations.acknowledge.as_deref()).on_node(rendered.is_local_files)
+}
+
+/// With what the policy lets be acknowledged, if it says so.
+fn bounded_by_policy(why: String, rendered: &Rendered) -> String {
     match &rendered.admission.acknowledgeable {
-        Some(allowed) if is_local => format!("{why}; the node's policy lets only {allowed} be acknowledged"),
+        Some(allowed) if rendered.is_local_files => {
+            format!("{why}; the node's policy lets only {allowed} be acknowledged")
+        }
         Some(allowed) => format!("{why}; the node's policy lets a ConfigMap acknowledge {allowed} alone"),
         None => why,
     }

@@ -260,7 +260,7 @@ impl State {
                 self.download_again(fx);
                 self.give_up_change(why);
             }
-            Err(RenderError::Internal(why)) => self.give_up_change(why),
+            Err(RenderError::Internal(why) | RenderError::Unfinished(why)) => self.give_up_change(why),
             Err(RenderError::Policy(why)) => self.refuse_unread(&source, &why, fx),
         }
     }

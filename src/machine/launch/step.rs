@@ -228,7 +228,7 @@ impl State {
             (Some(version), Err(error)) => {
                 let native = match &error {
                     RenderError::Load(_) | RenderError::Checkpoint(_) => ConfigError::Load,
-                    RenderError::Internal(_) => ConfigError::Internal,
+                    RenderError::Internal(_) | RenderError::Unfinished(_) => ConfigError::Internal,
                     RenderError::Policy(_) => ConfigError::Validate,
                 };
                 if matches!(error, RenderError::Checkpoint(_)) {

@@ -163,8 +163,8 @@ impl State {
         self.local_files.asked = None;
         let difference = match result {
             Ok(rendered) => self.difference_from(rendered),
-            // Nobody can tell. A checkpoint that is damaged, or a policy that is not there, is told as what it is.
-            Err(RenderError::Checkpoint(_) | RenderError::Policy(_)) => {
+            // Nobody can tell yet. A checkpoint that is damaged, or a policy that is not there, is told as what it is.
+            Err(RenderError::Checkpoint(_) | RenderError::Policy(_) | RenderError::Unfinished(_)) => {
                 self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
                 return true;
             }

@@ -156,7 +156,7 @@ impl State {
             }
             Err(RenderError::Load(why)) => self.answer(PreflightResult::Invalid, why, fx),
             Err(RenderError::Policy(why)) => self.answer(PreflightResult::PolicyRefused, why, fx),
-            Err(RenderError::Checkpoint(why) | RenderError::Internal(why)) => {
+            Err(RenderError::Checkpoint(why) | RenderError::Internal(why) | RenderError::Unfinished(why)) => {
                 self.answer(PreflightResult::Inconclusive, why, fx);
             }
         }

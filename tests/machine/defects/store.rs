@@ -5,7 +5,7 @@ use std::time::Duration;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::{Effect, Input, Settings};
 use kubelet_supervisor::ports::StoreRequest;
-use testkit::node::{Node, source};
+use testkit::node::{Node, source, torn};
 
 use super::{count, minutes, prove, proven};
 
@@ -13,7 +13,7 @@ use super::{count, minutes, prove, proven};
 #[test]
 fn proven_bytes_run_whatever_else_cannot_be_had() {
     let faults: [fn(&mut Node, bool); 3] = [
-        |node, there| node.store.local_torn = there,
+        |node, there| node.store.local_fault = there.then(torn),
         |node, there| node.store.renders_fail = there,
         |node, there| node.store.full = there,
     ];
@@ -114,7 +114,7 @@ fn one_error_at_boot_ends_on_last_known_good() {
 #[test]
 fn a_local_configuration_that_cannot_be_read_is_started_all_the_same() {
     let mut node = Node::new();
-    node.store.local_torn = true;
+    node.store.local_fault = Some(torn());
     node.reboot();
     node.pass(30);
     assert_eq!(node.starts, ["", ""]);

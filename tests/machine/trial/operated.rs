@@ -8,7 +8,7 @@ use kubelet_supervisor::machine::{Effect, Input, Settings, StoreRequest};
 use serde_json::json;
 
 use super::minutes;
-use testkit::node::{Node, source};
+use testkit::node::{Node, source, torn};
 
 fn confirmed(within: &str) -> ConfigAnnotations {
     ConfigAnnotations { confirm_within: Some(within.to_owned()), ..ConfigAnnotations::default() }
@@ -98,7 +98,7 @@ fn a_confirmation_deadline_survives_reboots() {
 fn a_confirmation_is_waited_for_though_local_cannot_be_read() {
     let mut node = Node::new();
     node.define("a", json!({}), confirmed("30m"));
-    node.store.local_torn = true;
+    node.store.local_fault = Some(torn());
     node.assign("a");
     node.pass(minutes(12));
     assert!(node.message("KubeletConfigAwaitsConfirmation").contains("30m"));

@@ -8,21 +8,11 @@ use super::table::{self, HazardClass};
 /// The annotation that accepts hazards.
 pub const ANNOTATION: &str = "kubelet-supervisor.io/acknowledge";
 
-/// The annotation's place in a message, taken by what an operator does for files of the node.
-#[must_use]
-pub fn on_node(why: &str, classes: &BTreeSet<HazardClass>) -> String {
-    let Some((head, _)) = why.split_once(ANNOTATE) else { return why.to_owned() };
-    let verbs: Vec<String> = classes.iter().map(|class| format!("kubelet-supervisor acknowledge {class}")).collect();
-    format!("{head}run {} on the node", verbs.join(" and "))
-}
-
-/// What the advice begins with.
-const ANNOTATE: &str = "annotate the ConfigMap with ";
-
 /// A list of field names and hazard classes, apart by commas or white space; or `all`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledged<'a> {
     entries: Vec<&'a str>,
+    on_node: bool,
 }
 
 impl<'a> Acknowledged<'a> {
@@ -31,7 +21,13 @@ impl<'a> Acknowledged<'a> {
     pub fn parse(text: Option<&'a str>) -> Self {
         let separator = |c: char| c == ',' || c.is_whitespace();
         let entries = text.unwrap_or_default().split(separator).filter(|word| !word.is_empty());
-        Self { entries: entries.collect() }
+        Self { entries: entries.collect(), on_node: false }
+    }
+
+    /// For files of the node: an operator accepts their hazards there, as they have no annotations.
+    #[must_use]
+    pub fn on_node(self, on_node: bool) -> Self {
+        Self { on_node, ..self }
     }
 
     /// True if a hazard of this class in this field is accepted.
@@ -68,14 +64,19 @@ impl<'a> Acknowledged<'a> {
         kept.join(", ")
     }
 
-    /// What to write into the annotation, in place of what stands there; and what of it was not
-    /// understood.
+    /// What an operator does to accept these: on the node a verb for each class; else what to write into the annotation, in
+    /// place of what stands there, and what of it was not understood.
     pub(super) fn advice(
         &self,
         fields: &BTreeSet<&str>,
         classes: &BTreeSet<&str>,
         known: &dyn Fn(&str) -> bool,
     ) -> String {
+        if self.on_node {
+            let verbs: Vec<String> =
+                classes.iter().map(|class| format!("kubelet-supervisor acknowledge {class}")).collect();
+            return format!("run {} on the node", verbs.join(" and "));
+        }
         let is_class = |word: &str| {
             word.eq_ignore_ascii_case("all")
                 || HazardClass::ALL.iter().any(|class| word.eq_ignore_ascii_case(class.label()))
@@ -91,7 +92,7 @@ impl<'a> Acknowledged<'a> {
         // A long list of fields is of no use to anyone.
         let value = [list(fields), list(classes)].into_iter().find(|list| list.len() <= 160);
         let value = value.unwrap_or_else(|| "all".to_owned());
-        let mut text = format!("{ANNOTATE}{ANNOTATION}: \"{value}\"");
+        let mut text = format!("annotate the ConfigMap with {ANNOTATION}: \"{value}\"");
         if let Some(first) = odd.first() {
             text = format!("{text} (it says {:?}, which is no field and no class of hazards)", cut(first));
         }

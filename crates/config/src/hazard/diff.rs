@@ -136,11 +136,10 @@ fn same(top: &str, old: &Value, new: &Value) -> bool {
     duration(old).is_some_and(|old| duration(new) == Some(old))
 }
 
-/// Why these changes must not be made yet, unless the annotation's text acknowledges them.
+/// Why these changes must not be made yet, unless they are acknowledged.
 #[must_use]
-pub fn refused(changes: &[Change], acknowledged: Option<&str>) -> Option<String> {
-    let acknowledged = Acknowledged::parse(acknowledged);
-    let open: Vec<&Change> = open(changes, &acknowledged).collect();
+pub fn refused(changes: &[Change], acknowledged: &Acknowledged<'_>) -> Option<String> {
+    let open: Vec<&Change> = open(changes, acknowledged).collect();
     if open.is_empty() {
         return None;
     }
@@ -154,8 +153,8 @@ pub fn refused(changes: &[Change], acknowledged: Option<&str>) -> Option<String>
 
 /// The classes of hazards for which [`refused`] refuses.
 #[must_use]
-pub fn refused_classes(changes: &[Change], acknowledged: Option<&str>) -> BTreeSet<HazardClass> {
-    open(changes, &Acknowledged::parse(acknowledged)).map(|change| change.class).collect()
+pub fn refused_classes(changes: &[Change], acknowledged: &Acknowledged<'_>) -> BTreeSet<HazardClass> {
+    open(changes, acknowledged).map(|change| change.class).collect()
 }
 
 /// What nobody acknowledged.

@@ -240,10 +240,9 @@ fn not_measured(old: &Kubelet<'_>, new: &Kubelet<'_>) -> Vec<Impact> {
     unmeasured(old.config, new.config, new.supplies).into_iter().map(of).collect()
 }
 
-/// Why this must not be done yet, unless the annotation's text acknowledges it.
+/// Why this must not be done yet, unless it is acknowledged.
 #[must_use]
-pub fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<String> {
-    let acknowledged = Acknowledged::parse(acknowledged);
+pub fn refused_impact(impacts: &[Impact], acknowledged: &Acknowledged<'_>) -> Option<String> {
     let is_open = |impact: &&Impact| impact.refuses() && !acknowledged.covers(impact.field, HazardClass::Pods);
     let open: Vec<&Impact> = impacts.iter().filter(is_open).collect();
     if open.is_empty() {

@@ -13,7 +13,7 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
-pub use acknowledge::{ANNOTATION, Acknowledged, on_node};
+pub use acknowledge::{ANNOTATION, Acknowledged};
 pub use diff::{Change, diff, is_secret, refused, refused_classes};
 pub use effective::effective;
 pub use impact::{

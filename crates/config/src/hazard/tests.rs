@@ -2,6 +2,10 @@ use super::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+fn refused(changes: &[Change], acknowledged: Option<&str>) -> Option<String> {
+    super::refused(changes, &Acknowledged::parse(acknowledged))
+}
+
 fn fields(old: &Value, new: &Value) -> Vec<String> {
     diff(old, new).into_iter().map(|change| change.field).collect()
 }
@@ -96,7 +100,7 @@ fn a_refusal_says_what_to_do() {
         "cgroupDriver: \"cgroupfs\" → \"systemd\": cordon, drain and reboot the node; if that is taken care of, \
          annotate the ConfigMap with kubelet-supervisor.io/acknowledge: \"cgroupDriver\""
     );
-    let on_node = on_node(&refused(&changes, None).unwrap(), &refused_classes(&changes, None));
+    let on_node = super::refused(&changes, &Acknowledged::default().on_node(true)).unwrap();
     assert!(
         on_node.ends_with("; if that is taken care of, run kubelet-supervisor acknowledge reboot on the node"),
         "{on_node}"
@@ -165,7 +169,7 @@ proptest! {
     fn what_is_acknowledged_is_not_refused(old in configuration(), new in configuration(), noise in "[a-z, ]{0,300}") {
         let changes = diff(&old, &new);
         let refusal = refused(&changes, Some(&noise));
-        let classes = refused_classes(&changes, Some(&noise));
+        let classes = refused_classes(&changes, &Acknowledged::parse(Some(&noise)));
         prop_assert_eq!(refusal.is_none(), classes.is_empty());
         prop_assert!(classes.iter().all(|class| matches!(class, HazardClass::Reboot | HazardClass::Forbidden)), "{:?}", classes);
         if let Some(message) = &refusal {

@@ -35,8 +35,8 @@ pub struct Store {
     pub swaps: Vec<StateFiles>,
     /// Tells one content of the local file from another.
     pub local: String,
-    /// The local file cannot be read.
-    pub local_torn: bool,
+    /// Why the local file cannot be read.
+    pub local_fault: Option<RenderError>,
     /// No request is answered.
     stalled: bool,
     waiting: VecDeque<StoreRequest>,
@@ -226,9 +226,10 @@ impl Node {
 
     fn load(&mut self, target: &LoadTarget) -> Result<Rendered, RenderError> {
         match target {
-            LoadTarget::Local | LoadTarget::DryRun(None) if self.store.local_torn => Err(torn()),
             LoadTarget::Local | LoadTarget::DryRun(None) if self.store.renders_fail => Err(eio()),
-            LoadTarget::Local | LoadTarget::DryRun(None) => Ok(self.render(None)),
+            LoadTarget::Local | LoadTarget::DryRun(None) => {
+                self.store.local_fault.clone().map_or_else(|| Ok(self.render(None)), Err)
+            }
             LoadTarget::Source(source) => self.load_source(source),
             LoadTarget::Unassigned(source, _) => {
                 if self.store.renders_fail || self.store.full {
@@ -263,8 +264,8 @@ impl Node {
         if !self.store.checkpoints.contains(source) {
             return Err(RenderError::Checkpoint("there is no checkpoint".to_owned()));
         }
-        if self.definition(&name_of(source)).overlay && self.store.local_torn {
-            return Err(torn());
+        if let Some(fault) = self.store.local_fault.clone().filter(|_| self.definition(&name_of(source)).overlay) {
+            return Err(fault);
         }
         Ok(self.render(Some(source)))
     }
@@ -333,6 +334,8 @@ fn eio() -> RenderError {
     RenderError::Internal("input/output error".to_owned())
 }
 
-fn torn() -> RenderError {
+/// What is said of a file that is no YAML.
+#[must_use]
+pub fn torn() -> RenderError {
     RenderError::Internal("the local file cannot be parsed".to_owned())
 }

@@ -5,6 +5,10 @@ use crate::readmission::{Supplies, Supply};
 use proptest::prelude::*;
 use serde_json::json;
 
+fn refused_impact(impacts: &[Impact], acknowledged: Option<&str>) -> Option<String> {
+    super::refused_impact(impacts, &Acknowledged::parse(acknowledged))
+}
+
 /// `count` pods, each younger than the one before, of one core and 1Gi each.
 fn inventory(count: usize, cpu: &str, memory: &str) -> PodInventory {
     let pod = |index: usize| PodSummary {
