@@ -164,9 +164,15 @@ impl State {
         let difference = match result {
             Ok(rendered) => self.difference_from(rendered),
             // Nobody can tell yet. A checkpoint that is damaged, or a policy that is not there, is told as what it is.
-            Err(RenderError::Checkpoint(_) | RenderError::Policy(_) | RenderError::Unfinished(_)) => {
+            Err(RenderError::Checkpoint(_) | RenderError::Policy(_)) => {
                 self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
                 return true;
+            }
+            Err(RenderError::Unfinished(_)) => {
+                if !self.take_up_local_files(fx) {
+                    self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
+                }
+                return true; // whoever takes them up waits for their writer
             }
             Err(RenderError::Load(why) | RenderError::Internal(why)) => {
                 self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
