@@ -70,14 +70,12 @@ fn file(path: &str, text: &str) -> UnitFile {
 fn planned(files: &[UnitFile], options: Option<&[&str]>) -> Result<Plan, String> {
     let options: Option<Vec<String>> = options.map(|words| words.iter().map(|&word| word.to_owned()).collect());
     let properties = Properties::parse("StartLimitIntervalUSec=10s\nStartLimitBurst=5\nRestartUSec=10s\n");
-    plan(&Request {
-        unit: "kubelet.service",
-        files,
-        properties: &properties,
-        supervisor: "/usr/bin/kubelet-supervisor",
-        options: options.as_deref(),
-        service_type: None,
-    })
+    plan(&Request { options: options.as_deref(), ..request(files, &properties) })
+}
+
+fn request<'a>(files: &'a [UnitFile], properties: &'a Properties) -> Request<'a> {
+    let (unit, supervisor) = ("kubelet.service", "/usr/bin/kubelet-supervisor");
+    Request { unit, files, properties, supervisor, options: None, service_type: None }
 }
 
 /// The values of a key in the drop-in.
@@ -158,17 +156,7 @@ fn type_and_kill_mode_go_by_the_unit() {
 fn the_type_that_was_asked_for_stays() {
     let mut files = vec![file(UNIT, PACKAGE)];
     let properties = Properties::default();
-    let ask = |files: &[UnitFile], service_type| {
-        let supervisor = "/usr/bin/kubelet-supervisor";
-        plan(&Request {
-            unit: "kubelet.service",
-            files,
-            properties: &properties,
-            supervisor,
-            options: None,
-            service_type,
-        })
-    };
+    let ask = |files: &[UnitFile], service_type| plan(&Request { service_type, ..request(files, &properties) });
     let notify = ask(&files, Some(ServiceType::Notify)).unwrap();
     assert_eq!(values(&notify, "Type"), ["notify"]);
     assert_eq!(values(&notify, "TimeoutStartSec"), ["5min"]);
@@ -379,16 +367,7 @@ fn what_an_operator_is_told() {
     assert!(notes(EKS).contains("there is an ExecStartPre="));
     let hit = Properties::parse("StartLimitIntervalUSec=10s\nStartLimitBurst=5\nRestartUSec=100ms\n");
     let files = [file(UNIT, PACKAGE)];
-    let supervisor = "/usr/bin/kubelet-supervisor";
-    let request = Request {
-        unit: "kubelet.service",
-        files: &files,
-        properties: &hit,
-        supervisor,
-        options: None,
-        service_type: None,
-    };
-    assert!(plan(&request).unwrap().notes[0].contains("start limit can be hit"));
+    assert!(plan(&request(&files, &hit)).unwrap().notes[0].contains("start limit can be hit"));
 }
 
 #[test]

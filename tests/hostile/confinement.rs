@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use testkit::built::{program, write_script};
 use testkit::rig::{Rig, configuration};
 
-use super::strangers::{begin_with, is_root};
+use super::strangers::{as_root, begin_with};
 
 /// The numbers of a child's open files.
 fn open(child: &Value) -> Vec<&str> {
@@ -16,10 +16,7 @@ fn open(child: &Value) -> Vec<&str> {
 /// good a judge as before, and may when it runs.
 #[test]
 fn a_preflight_judges_and_does_nothing_else() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = Rig::new();
+    let Some(mut rig) = as_root(Rig::new) else { return };
     rig.kubelet.set("STAND_IN_CONFINEMENT=1");
     // Whoever started the supervisor left files open, none of them to be closed by an exec.
     begin_with(&mut rig, "exec 5</etc/hostname 7>>\"$0.left-open\"\nulimit -c 1024");
@@ -93,10 +90,7 @@ printf '{{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredenti
 /// It has what it needs, and nothing of ours.
 #[test]
 fn a_credential_plugin_sees_nothing_of_the_supervisor() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = with_plugin();
+    let Some(mut rig) = as_root(with_plugin) else { return };
     begin_with(&mut rig, "exec 5</etc/hostname 7>>\"$0.left-open\"\nulimit -c 1024");
     rig.up();
     rig.apply("a", &configuration("maxPods: 50"));
@@ -113,10 +107,7 @@ fn a_credential_plugin_sees_nothing_of_the_supervisor() {
 /// Where nobody may make namespaces, here for want of a capability, a change is judged all the same.
 #[test]
 fn a_confinement_that_is_refused_costs_a_line_in_the_journal() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = Rig::new();
+    let Some(mut rig) = as_root(Rig::new) else { return };
     let supervisor = program("kubelet-supervisor").display().to_string();
     begin_with(&mut rig, &format!("exec setpriv --bounding-set=-sys_admin --inh-caps=-all {supervisor} \"$@\""));
     rig.up();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use testkit::rig::{Rig, configuration, eventually, exit_and_output, supervisor};
 
-use crate::strangers::{NOBODY, Stranger, is_root};
+use crate::strangers::{NOBODY, Stranger, as_root};
 
 const OPEN: &str = "can be changed by others than root";
 
@@ -53,10 +53,7 @@ fn a_store_that_others_can_write_to_is_not_used() {
 /// What a stranger put there, or could have, is not started; root's word makes it trusted again.
 #[test]
 fn a_store_of_another_users_is_not_started_from() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = Rig::new();
+    let Some(mut rig) = as_root(Rig::new) else { return };
     rig.up();
     rig.prove("a", &configuration("maxPods: 42"));
     rig.stop();
@@ -78,10 +75,7 @@ fn a_store_of_another_users_is_not_started_from() {
 /// Who could put a socket there could answer for the supervisor.
 #[test]
 fn verbs_do_not_talk_to_what_others_could_have_put_there() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = Rig::new();
+    let Some(mut rig) = as_root(Rig::new) else { return };
     rig.up();
     mode(&rig.at("dynamic"), 0o777);
     mode(rig.dir.path(), 0o755);
@@ -98,10 +92,7 @@ fn verbs_do_not_talk_to_what_others_could_have_put_there() {
 /// In a sticky directory such as /tmp others cannot take away what is root's; they may have made it first.
 #[test]
 fn a_sticky_directory_on_the_way_is_no_harm_and_what_a_stranger_made_in_it_is() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = Rig::new();
+    let Some(mut rig) = as_root(Rig::new) else { return };
     fs::create_dir(rig.at("tmp")).unwrap();
     mode(&rig.at("tmp"), 0o1777);
     mode(rig.dir.path(), 0o755);

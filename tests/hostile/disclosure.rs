@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use testkit::rig::{LOAD, NAMESPACE, NODE, Rig, VALIDATE, configuration};
 
-use crate::strangers::{Stranger, is_root};
+use crate::strangers::{Stranger, as_root};
 
 /// Values of fields that hold credentials.
 const SECRETS: &str = "staticPodURL: http://user:opensesame@127.0.0.1:1/pods?X-Signature=openbarley\n\
@@ -85,10 +85,7 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
 
 #[test]
 fn no_file_of_the_store_is_for_others() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = Rig::new();
+    let Some(mut rig) = as_root(Rig::new) else { return };
     rig.up();
     rig.prove("a", &configuration(SECRETS));
     // Not refused on the way already.

@@ -2,7 +2,7 @@
 
 use testkit::rig::{Rig, configuration, eventually};
 
-use crate::strangers::{Stranger, begin_with, environment, is_root, with_run};
+use crate::strangers::{Stranger, as_root, begin_with, environment, with_run};
 
 /// Where the kubelet sends READY=1.
 fn socket(rig: &Rig) -> String {
@@ -11,10 +11,7 @@ fn socket(rig: &Rig) -> String {
 
 #[test]
 fn names_that_a_stranger_took_keep_nobody_from_supervising() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = Rig::new();
+    let Some(mut rig) = as_root(Rig::new) else { return };
     // The supervisor's pid is known before it begins, as a patient stranger could guess it.
     let (pid, go) = (rig.at("pid"), rig.at("go"));
     begin_with(
@@ -37,10 +34,7 @@ fn names_that_a_stranger_took_keep_nobody_from_supervising() {
 
 #[test]
 fn only_root_can_write_to_the_socket() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = Rig::new();
+    let Some(mut rig) = as_root(Rig::new) else { return };
     rig.up();
     let socket = socket(&rig);
     assert!(socket.starts_with("/run/kubelet-supervisor/notify."), "{socket}");
@@ -55,10 +49,7 @@ fn only_root_can_write_to_the_socket() {
 /// Where the socket must be abstract, everybody can write to it: neither believed, nor at our cost.
 #[test]
 fn a_flood_is_read_at_leisure_and_the_kubelet_is_heard_through_it() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = Rig::new();
+    let Some(mut rig) = as_root(Rig::new) else { return };
     with_run(&mut rig, "mount -o remount,ro /run");
     rig.up();
     rig.wait_log("it is abstract");
@@ -80,10 +71,7 @@ fn a_flood_is_read_at_leisure_and_the_kubelet_is_heard_through_it() {
 /// A stranger's word is not the kubelet's.
 #[test]
 fn a_strangers_word_counts_for_nothing() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = Rig::new();
+    let Some(mut rig) = as_root(Rig::new) else { return };
     with_run(&mut rig, "mount -o remount,ro /run");
     rig.local("standIn: {neverReady: true}");
     rig.start();

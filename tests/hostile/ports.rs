@@ -2,15 +2,12 @@
 
 use testkit::rig::Rig;
 
-use crate::strangers::{Stranger, is_root};
+use crate::strangers::{Stranger, as_root};
 
 /// Who has the port at the start costs the metrics until it is free, and nothing else.
 #[test]
 fn a_port_that_is_taken_is_had_later() {
-    if !is_root() {
-        return;
-    }
-    let mut rig = Rig::long_trial();
+    let Some(mut rig) = as_root(Rig::long_trial) else { return };
     let mut stranger = Stranger::new(&["take-port", &rig.metrics.address().to_string()]);
     assert_eq!(stranger.done(), "taken");
     rig.up();

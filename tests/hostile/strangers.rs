@@ -10,13 +10,13 @@ use testkit::rig::Rig;
 
 pub const NOBODY: u32 = 65534;
 
-/// False, and said so, where this test cannot play other users.
-pub fn is_root() -> bool {
+/// None, and said so, where this test cannot play other users.
+pub fn as_root(rig: fn() -> Rig) -> Option<Rig> {
     let root = nix::unistd::geteuid().is_root();
     if !root {
         eprintln!("SKIPPED: not root, so nobody else can be played");
     }
-    root
+    root.then(rig)
 }
 
 /// A process of uid 65534, until this is dropped.

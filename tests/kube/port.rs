@@ -14,8 +14,7 @@ use serde_json::json;
 use testkit::api_server::{ApiServer, Fault, FaultKind, Verb};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-const NODE: &str = "n1";
-const SOON: Duration = Duration::from_secs(20);
+use crate::{NODE, SOON, next};
 
 /// A port at work, and what it says.
 struct Bench {
@@ -31,9 +30,9 @@ impl Bench {
         let server = ApiServer::start();
         server.create_node(NODE);
         let mut bench = Bench::start(server, true);
-        assert_eq!(bench.next().await, Input::Node(Assignment::Local));
+        assert_eq!(next(&mut bench.inputs).await, Input::Node(Assignment::Local));
         // That nothing is asked for is said as well: an earlier life may have known of something.
-        assert_eq!(bench.next().await, Input::NodeAnnotations { retry: None, confirm: None });
+        assert_eq!(next(&mut bench.inputs).await, Input::NodeAnnotations { retry: None, confirm: None });
         bench
     }
 
@@ -53,21 +52,10 @@ impl Bench {
         }
     }
 
-    /// The next input; every session begins by saying who we are.
-    async fn next(&mut self) -> Input {
-        loop {
-            match tokio::time::timeout(SOON, self.inputs.recv()).await.expect("an input in time").expect("an input") {
-                Input::NodeName(name) => assert_eq!(name, NODE),
-                Input::AssignedByLabels(_) | Input::PreflightRequested { .. } => {}
-                input => return input,
-            }
-        }
-    }
-
     /// The next input that is not about the Node.
     async fn answer(&mut self) -> Input {
         loop {
-            match self.next().await {
+            match next(&mut self.inputs).await {
                 Input::Node(_) | Input::NodeObserved(_) | Input::NodeAnnotations { .. } => {}
                 input => return input,
             }
@@ -162,7 +150,7 @@ async fn without_credentials_a_query_is_answered_at_once() {
 async fn the_pods_of_this_node_and_no_other() {
     let mut bench = Bench::connected().await;
     bench.server.set_capacity(NODE, "2", "8010444Ki", "110");
-    assert_eq!(bench.next().await, Input::Node(Assignment::Local));
+    assert_eq!(next(&mut bench.inputs).await, Input::Node(Assignment::Local));
     let requests = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "250m", "memory": "64Mi"}}}]}});
     bench.server.put_pod(NODE, "a", "p1", requests);

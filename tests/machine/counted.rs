@@ -2,7 +2,6 @@
 
 use kubelet_config::assignment::Assignment;
 use kubelet_config::hazard::HazardClass;
-use kubelet_config::pods::PodSummary;
 use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::evidence::Suspension;
@@ -11,7 +10,7 @@ use kubelet_supervisor::machine::{Counter, Effect, Input};
 use serde_json::json;
 use testkit::node::Node;
 
-use crate::minutes;
+use crate::{minutes, pod};
 
 fn counters(node: &Node) -> Vec<&Counter> {
     let counters = node.effects.iter().filter_map(|effect| match effect {
@@ -171,12 +170,6 @@ fn a_version_that_is_refused_for_hazards_once() {
     assert_eq!(refused(&node).len(), 1, "{:?}", node.events());
     // A change of pods alone.
     node.define("c", json!({"maxPods": 1}), ConfigAnnotations::default());
-    let pod = |name: &str| PodSummary {
-        uid: name.to_owned(),
-        name: format!("default/{name}"),
-        phase: "Running".to_owned(),
-        ..PodSummary::default()
-    };
     node.inventory.pods = vec![pod("one"), pod("two")];
     node.assign("c");
     node.pass(60);

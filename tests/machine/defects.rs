@@ -12,23 +12,16 @@ mod verbs;
 use kubelet_supervisor::machine::Effect;
 use testkit::node::Node;
 
-use crate::{minutes, prove, proven};
+use crate::{exits_at_its_start, minutes, prove, proven};
 
 /// How often something was done since.
 fn count(node: &Node, since: usize, which: impl Fn(&Effect) -> bool) -> usize {
     node.effects[since..].iter().filter(|effect| which(effect)).count()
 }
 
-fn exits_at_its_start(node: &mut Node) {
-    node.ready_after = None;
-    node.assign("x");
-    node.ready_after = Some(1);
-    node.exit(1);
-}
-
 /// The kubelet exits at its start with x, which goes back.
 fn fails_at_its_start(node: &mut Node) {
-    exits_at_its_start(node);
+    exits_at_its_start(node, "x");
     node.pass(60);
     assert!(node.is_bad("x"), "{:?}", node.events());
 }

@@ -11,6 +11,8 @@ use kubelet_supervisor::machine::{Effect, Input, Settings, StoreRequest};
 use serde_json::{Value, json};
 use testkit::node::{Node, source, torn};
 
+use crate::pod;
+
 const COURTESY: u64 = 30;
 
 /// A node with `a` proven.
@@ -311,15 +313,11 @@ fn a_reset_waits_for_the_end_of_a_pressure_and_tells_what_it_costs() {
     node.define("few", json!({"maxPods": 500}), ConfigAnnotations::default());
     node.assign("few");
     node.pass(660);
-    let pods = (0..111).map(|number| PodSummary {
-        name: format!("d/p{number:03}"),
-        phase: "Running".to_owned(),
-        ..PodSummary::default()
-    });
+    let pods = (0..111).map(|number| pod(&format!("p{number:03}")));
     node.inventory = PodInventory { pods: pods.collect(), ..PodInventory::default() };
     node.step(withdrawn());
     assert_eq!(node.active(), "");
-    let says = |effect: &Effect| matches!(effect, Effect::Log(_, line) if line.contains("d/p110 (OutOfpods)"));
+    let says = |effect: &Effect| matches!(effect, Effect::Log(_, line) if line.contains("default/p110 (OutOfpods)"));
     assert!(node.effects.iter().any(says));
 }
 
@@ -347,13 +345,7 @@ fn a_reset_to_a_local_file_that_cannot_be_read_waits_for_the_end_of_a_pressure_t
 
 /// A pod that needs a label that the Node has no longer: any kubelet that starts refuses it.
 fn stray() -> PodInventory {
-    let pod = PodSummary {
-        uid: "db".to_owned(),
-        name: "default/db".to_owned(),
-        phase: "Running".to_owned(),
-        node_selector: json!({"disk": "ssd"}),
-        ..PodSummary::default()
-    };
+    let pod = PodSummary { node_selector: json!({"disk": "ssd"}), ..pod("db") };
     let mut inventory = PodInventory { pods: vec![pod], ..PodInventory::default() };
     inventory.node.labels = Some([("disk".to_owned(), "hdd".to_owned())].into());
     inventory

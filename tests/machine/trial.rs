@@ -14,7 +14,7 @@ use kubelet_supervisor::machine::{Effect, Settings};
 use serde_json::json;
 use testkit::node::Node;
 
-use crate::minutes;
+use crate::{exits_at_its_start, minutes, pod, proven};
 
 #[test]
 fn every_signal_that_was_good_is_on_the_baseline() {
@@ -228,9 +228,7 @@ fn last_known_good_that_fails_in_the_same_way_clears_the_version() {
 
 #[test]
 fn what_was_earned_is_not_lost_to_another_name() {
-    let mut node = Node::new();
-    node.assign("a");
-    node.pass(minutes(11));
+    let mut node = proven("a");
     // A label edit: the same content, a new version; then the machine reboots, into trouble.
     node.same_content.insert("b".to_owned(), "a".to_owned());
     node.assign("b");
@@ -249,9 +247,7 @@ fn what_was_earned_is_not_lost_to_another_name() {
 
 #[test]
 fn a_refusal_restarts_nothing_into_what_runs() {
-    let mut node = Node::new();
-    node.assign("a");
-    node.pass(minutes(11));
+    let mut node = proven("a");
     node.same_content.insert("b".to_owned(), "a".to_owned());
     node.assign("b");
     node.refused.push("c".to_owned());
@@ -264,10 +260,7 @@ fn a_refusal_restarts_nothing_into_what_runs() {
 #[test]
 fn a_healthy_last_known_good_ends_the_control_test() {
     let mut node = Node::new();
-    node.ready_after = None;
-    node.assign("a");
-    node.ready_after = Some(1);
-    node.exit(255);
+    exits_at_its_start(&mut node, "a");
     assert!(matches!(node.disk().phase, Phase::ControlTest(..)), "{:?}", node.disk());
     node.pass(45);
     assert_eq!(node.disk().phase, Phase::Settled);
@@ -329,12 +322,6 @@ fn each_retry_waits_twice_as_long() {
 fn pods_that_admission_rejected_fail_the_trial() {
     for acknowledge in [None, Some("pods".to_owned())] {
         let mut node = Node::new();
-        let pod = |name: &str| PodSummary {
-            uid: name.to_owned(),
-            name: format!("default/{name}"),
-            phase: "Running".to_owned(),
-            ..PodSummary::default()
-        };
         node.inventory.pods = vec![pod("web"), pod("db")];
         node.define(
             "a",
@@ -361,14 +348,7 @@ fn pods_that_any_restart_costs_are_not_held_against_it() {
     for foreseen in [true, false] {
         let mut node = Node::new();
         let node_selector = if foreseen { json!({"disk": "ssd"}) } else { json!({}) };
-        let pod = PodSummary {
-            uid: "db".to_owned(),
-            name: "default/db".to_owned(),
-            phase: "Running".to_owned(),
-            node_selector,
-            ..PodSummary::default()
-        };
-        node.inventory.pods = vec![pod];
+        node.inventory.pods = vec![PodSummary { node_selector, ..pod("db") }];
         node.inventory.node.labels = Some([("disk".to_owned(), "hdd".to_owned())].into());
         node.assign("a");
         node.inventory.pods[0].phase = "Failed".to_owned();

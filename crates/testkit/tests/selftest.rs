@@ -1,25 +1,18 @@
 //! The tests' own tools, tested: the API server against a real client, the stand-in kubelet as a process.
 #![cfg(test)]
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixDatagram;
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, pin_mut};
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, Patch, PatchParams, WatchEvent, WatchParams};
 use kube::config::KubeConfigOptions;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::json;
 use testkit::api_server::{ApiServer, Fault, FaultKind, Verb};
 use testkit::kubelet::{Installed, Style, install};
-use testkit::port::Port;
 
 const SOON: Duration = Duration::from_secs(10);
 const RECIPE: [&str; 2] = ["--exit-on-lock-contention=true", "--lock-file="];
@@ -129,40 +122,6 @@ fn a_watcher_is_stuck_when_410_is_the_http_status() {
 }
 
 #[test]
-fn a_config_map_is_watched_alone() {
-    let server = ApiServer::start();
-    server.put_config_map("kube-system", "other", &[("kubelet", "x")]);
-    runtime().block_on(async {
-        let maps: Api<ConfigMap> = Api::namespaced(client(&server).await, "kube-system");
-        let events = watcher(maps.clone(), watcher::Config::default().fields("metadata.name=m"));
-        pin_mut!(events);
-        assert!(matches!(events.try_next().await, Ok(Some(Event::Init))));
-        assert!(matches!(events.try_next().await, Ok(Some(Event::InitDone))));
-        let (uid, rv) = server.put_config_map("kube-system", "m", &[("kubelet", "1")]);
-        until(&mut events, |m| m.metadata.resource_version.as_deref() == Some(&rv)).await;
-        assert_eq!(server.put_config_map("kube-system", "m", &[("kubelet", "1")]).1, rv, "nothing changed");
-        let (same, newer) = server.label_config_map("kube-system", "m", "a", "b");
-        assert!(same == uid && newer != rv);
-        until(&mut events, |m| m.metadata.labels.is_some()).await;
-        server.delete_config_map("kube-system", "m");
-        assert!(matches!(events.try_next().await, Ok(Some(Event::Delete(_)))));
-        assert!(maps.get_opt("m").await.unwrap().is_none());
-        assert_ne!(server.put_config_map("kube-system", "m", &[]).0, uid, "a new object has a new uid");
-
-        server.faults().push(Fault::once(Verb::Get, "configmaps/m", FaultKind::Status(403)));
-        server.faults().push(Fault::once(Verb::Get, "configmaps/m", FaultKind::CutMidLine));
-        server.faults().push(Fault::once(Verb::Get, "configmaps/m", FaultKind::Garbage));
-        assert!(matches!(maps.get("m").await, Err(kube::Error::Api(status)) if status.code == 403));
-        maps.get("m").await.unwrap_err();
-        maps.get("m").await.unwrap_err();
-        server.faults().push(Fault::once(Verb::Get, "configmaps/m", FaultKind::Hang));
-        let hung = tokio::time::timeout(Duration::from_millis(100), maps.get("m")).await;
-        assert!(hung.is_err(), "no answer");
-        maps.get("m").await.unwrap();
-    });
-}
-
-#[test]
 fn a_selection_is_all_that_its_watch_knows() {
     let server = ApiServer::start();
     let pool = |node: &str, pool: &str| server.patch_node(node, json!({"metadata": {"labels": {"pool": pool}}}));
@@ -201,7 +160,7 @@ fn a_selection_is_all_that_its_watch_knows() {
 
 #[test]
 fn patches_go_where_they_may() {
-    let mut server = ApiServer::start();
+    let server = ApiServer::start();
     server.create_node("n1");
     server.set_condition("n1", "Ready", "True");
     runtime().block_on(async {
@@ -238,17 +197,6 @@ fn patches_go_where_they_may() {
         assert!(patched.status.unwrap().config.is_none());
         assert_eq!(patched.metadata.resource_version, version, "dropped, hence unchanged");
     });
-    let error = server.wait_node("n1", Duration::from_millis(1), |_| false).unwrap_err();
-    assert!(error.contains("PATCH /api/v1/nodes/n1/status"), "{error}");
-    let mut open = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-    open.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    server.stop();
-    let ended = open.read(&mut [0]);
-    assert!(ended.as_ref().is_ok_and(|read| *read == 0) || ended.is_err_and(|error| !is_timeout(&error)));
-}
-
-fn is_timeout(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
 
 // ---- the stand-in kubelet ----------------------------------------------------------------------------------
@@ -265,24 +213,15 @@ impl Bench {
         Bench { dir, kubelet }
     }
 
-    /// The kubelet with this configuration and an environment as in a preflight.
-    fn command(&self, config: &str, more: &[&str]) -> Command {
+    /// A preflight of this configuration: how it ends, and what it says.
+    fn preflight(&self, config: &str, more: &[&str]) -> (i32, String) {
         let file = self.dir.path().join("config.yaml");
         std::fs::write(&file, config).unwrap();
         let mut command = Command::new(&self.kubelet.path);
         command.arg(format!("--config={}", file.display())).arg("--cert-dir").arg(self.dir.path().join("pki"));
-        command.args(more).env_clear().env("PATH", "/nonexistent");
-        command
+        let output = command.args(more).args(RECIPE).env_clear().env("PATH", "/nonexistent").output().unwrap();
+        (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned())
     }
-
-    fn preflight(&self, config: &str, more: &[&str]) -> (i32, String) {
-        outcome(&self.command(config, more).args(RECIPE).output().unwrap())
-    }
-}
-
-fn outcome(output: &Output) -> (i32, String) {
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code().unwrap_or(-1), text)
 }
 
 fn configuration(more: &str) -> String {
@@ -344,123 +283,4 @@ fn verdicts() {
         assert!(bench.kubelet.starts().is_empty() && bench.kubelet.preflights().len() > 10);
         assert!(bench.dir.path().join("pki/kubelet.key").exists());
     }
-}
-
-fn receive(socket: &UnixDatagram) -> String {
-    let mut buffer = [0; 64];
-    loop {
-        match socket.recv(&mut buffer) {
-            Ok(length) => return String::from_utf8_lossy(&buffer[..length]).into_owned(),
-            // With a timeout on the socket the kernel does not restart the call after a signal.
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => panic!("no message: {error}"),
-        }
-    }
-}
-
-/// A running kubelet, and what it told its service manager.
-struct Living {
-    child: Child,
-    notified: UnixDatagram,
-    port: Port,
-}
-
-impl Living {
-    fn start(bench: &Bench, config: &str) -> Living {
-        let socket = bench.dir.path().join("notify");
-        let _ = std::fs::remove_file(&socket);
-        let notified = UnixDatagram::bind(&socket).unwrap();
-        notified.set_read_timeout(Some(SOON)).unwrap();
-        let port = Port::free();
-        let mut command = bench.command(config, &[&format!("--healthz-port={}", port.number())]);
-        command.env("NOTIFY_SOCKET", &socket).stdout(Stdio::null()).stderr(Stdio::piped());
-        Living { child: command.spawn().unwrap(), notified, port }
-    }
-
-    fn message(&self) -> String {
-        receive(&self.notified)
-    }
-
-    fn healthz(&self) -> String {
-        let mut stream = TcpStream::connect(self.port.address()).unwrap();
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
-    }
-
-    fn end(self) -> (i32, String) {
-        outcome(&self.child.wait_with_output().unwrap())
-    }
-}
-
-#[test]
-fn lives_and_stops() {
-    let bench = Bench::new(Style::V1_20);
-    let kubelet = Living::start(&bench, &configuration(""));
-    assert_eq!(kubelet.message(), "READY=1");
-    assert!(kubelet.healthz().starts_with("HTTP/1.1 200 OK") && kubelet.healthz().ends_with("\r\n\r\nok"));
-    kubelet.signal(Signal::SIGTERM);
-    assert_eq!(kubelet.end().0, 0);
-
-    let kubelet = Living::start(&bench, &configuration("standIn: {stopDelay: 60s, healthz: fail}"));
-    kubelet.message();
-    assert!(kubelet.healthz().starts_with("HTTP/1.1 500"));
-    kubelet.signal(Signal::SIGTERM);
-    bench.kubelet.wait(SOON, |all| (all.last()?["event"] == "signal").then_some(())).unwrap();
-    kubelet.signal(Signal::SIGTERM);
-    assert_eq!(kubelet.end().0, 1);
-    let events: Vec<_> = bench.kubelet.entries().iter().map(|e| e["event"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(events.join(" "), "start ready signal exit start ready signal signal exit");
-    assert_eq!(bench.kubelet.starts()[1]["configJson"]["standIn"]["healthz"], "fail");
-}
-
-#[test]
-fn dies_as_in_seed_004() {
-    let config = configuration("enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /no-such");
-    for (style, code, text) in [
-        (
-            Style::V1_20,
-            255,
-            "kubelet.go:1384] Failed to start ContainerManager Failed to enforce System Reserved Cgroup Limits on \"/no-such\": [\"no-such\"] cgroup does not exist\n",
-        ),
-        (Style::V1_36, 1, "\"Failed to start ContainerManager\" err=\"Failed to enforce System Reserved"),
-    ] {
-        let bench = Bench::new(style);
-        assert!(bench.preflight(&config, &[]).1.contains(VALID));
-        let kubelet = Living::start(&bench, &config);
-        assert_eq!(kubelet.message(), "READY=1");
-        let (got, stderr) = kubelet.end();
-        assert!(got == code && stderr.contains(text), "{got}\n{stderr}");
-    }
-}
-
-#[test]
-fn the_environment_wins_over_the_side_file_and_links_are_followed() {
-    let bench = Bench::new(Style::V1_20);
-    let link = bench.dir.path().join("elsewhere");
-    std::os::unix::fs::symlink(Path::new("kubelet"), &link).unwrap();
-    let version = |command: &mut Command| String::from_utf8(command.arg("--version").output().unwrap().stdout).unwrap();
-    bench.kubelet.set_style(Style::V1_36);
-    assert_eq!(version(&mut Command::new(&link)), "Kubernetes v1.36.2\n");
-    assert_eq!(version(Command::new(&link).env("STAND_IN_STYLE", "1.20")), "Kubernetes v1.20.2\n");
-}
-
-#[test]
-fn the_watchdog_of_a_modern_kubelet() {
-    let bench = Bench::new(Style::V1_36);
-    let socket = bench.dir.path().join("notify");
-    let notified = UnixDatagram::bind(&socket).unwrap();
-    let mut command = bench.command(&configuration("standIn: {neverReady: true}"), &[]);
-    command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "1100000").stderr(Stdio::null()).stdout(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    for _ in 0..2 {
-        assert_eq!(receive(&notified), "WATCHDOG=1");
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
 }

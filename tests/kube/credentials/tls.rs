@@ -16,8 +16,7 @@ use testkit::api_server::ApiServer;
 use testkit::api_server::tls::Authority;
 use testkit::built::write_script;
 
-const NODE: &str = "n1";
-const SOON: Duration = Duration::from_secs(30);
+use crate::{NODE, SOON, next};
 
 /// A port at work, with TLS.
 struct Bench {
@@ -64,17 +63,6 @@ impl Bench {
         std::fs::rename(at("next"), at("current.pem")).unwrap();
     }
 
-    /// The next input; every session begins by saying who we are.
-    async fn next(&mut self) -> Input {
-        loop {
-            match tokio::time::timeout(SOON, self.inputs.recv()).await.expect("an input in time").expect("an input") {
-                Input::NodeName(name) => assert_eq!(name, NODE),
-                Input::AssignedByLabels(_) | Input::PreflightRequested { .. } => {}
-                input => return input,
-            }
-        }
-    }
-
     /// What the API server is asked, by the certificate of this number.
     async fn seen(&self, serial: &str) -> usize {
         let deadline = Instant::now() + SOON;
@@ -94,7 +82,7 @@ impl Bench {
         let deadline = Instant::now() + SOON;
         loop {
             self.cluster.observe_lease(7);
-            match self.next().await {
+            match next(&mut self.inputs).await {
                 Input::LeaseObserved(7, LeaseObservation::Unreachable(why)) if why.contains(words) => return why,
                 other => assert!(Instant::now() < deadline, "{words}: {other:?}"),
             }
@@ -111,7 +99,7 @@ impl Bench {
 async fn after_a_rotation_nothing_is_asked_with_the_old_certificate() {
     let authority = Authority::new("ca");
     let mut bench = Bench::start(&authority, &authority, &["127.0.0.1"], &json!({}));
-    assert_eq!(bench.next().await, Input::Node(Assignment::Local));
+    assert_eq!(next(&mut bench.inputs).await, Input::Node(Assignment::Local));
     bench.seen("01").await;
     for serial in 2..=3 {
         bench.rotate(serial);
@@ -126,7 +114,7 @@ async fn after_a_rotation_nothing_is_asked_with_the_old_certificate() {
             reason: "R".to_owned(),
             ..HistoryEntry::default()
         });
-        while bench.next().await != Input::Reported(serial) {}
+        while next(&mut bench.inputs).await != Input::Reported(serial) {}
         let deadline = Instant::now() + SOON;
         while bench.server.watches() != 1 {
             assert!(Instant::now() < deadline, "{} watches", bench.server.watches());
@@ -143,7 +131,7 @@ async fn after_a_rotation_nothing_is_asked_with_the_old_certificate() {
 async fn another_authority_is_named_and_followed() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let mut bench = Bench::start(&old, &old, &["127.0.0.1"], &json!({}));
-    assert_eq!(bench.next().await, Input::Node(Assignment::Local));
+    assert_eq!(next(&mut bench.inputs).await, Input::Node(Assignment::Local));
     // The API server comes back with a certificate of another authority.
     bench.server.stop();
     bench.server.use_tls(Some(new.server(&["127.0.0.1"], &bench.clients)));
@@ -153,7 +141,7 @@ async fn another_authority_is_named_and_followed() {
     assert!(why.contains(&named) && why.contains(&bench.server.url().replace("http:", "https:")), "{why}");
     // The bundle has both; the failures make it be looked at at once.
     std::fs::write(bench.path("ca.crt"), format!("{}{}", old.pem, new.pem)).unwrap();
-    while bench.next().await != Input::Node(Assignment::Local) {}
+    while next(&mut bench.inputs).await != Input::Node(Assignment::Local) {}
 }
 
 #[tokio::test]
@@ -164,7 +152,7 @@ async fn a_certificate_for_other_names() {
     assert!(why.contains(&bench.path("kubelet.conf")), "{why}");
     for more in [json!({"tls-server-name": "kubernetes.example"}), json!({"insecure-skip-tls-verify": true})] {
         let mut bench = Bench::start(&authority, &authority, &["kubernetes.example"], &more);
-        assert_eq!(bench.next().await, Input::Node(Assignment::Local), "{more}");
+        assert_eq!(next(&mut bench.inputs).await, Input::Node(Assignment::Local), "{more}");
         assert_eq!(bench.server.requests().last().unwrap().peer, "01");
     }
 }
@@ -173,7 +161,7 @@ async fn a_certificate_for_other_names() {
 async fn a_client_certificate_that_the_server_does_not_take() {
     let authority = Authority::new("ca");
     let mut bench = Bench::start(&authority, &authority, &["127.0.0.1"], &json!({}));
-    assert_eq!(bench.next().await, Input::Node(Assignment::Local));
+    assert_eq!(next(&mut bench.inputs).await, Input::Node(Assignment::Local));
     bench.server.stop();
     bench.server.use_tls(Some(authority.server(&["127.0.0.1"], &Authority::new("others"))));
     bench.server.restart();
@@ -184,7 +172,7 @@ async fn a_client_certificate_that_the_server_does_not_take() {
     let deadline = Instant::now() + SOON;
     loop {
         bench.cluster.observe_lease(7);
-        match bench.next().await {
+        match next(&mut bench.inputs).await {
             Input::LeaseObserved(7, LeaseObservation::Absent) => break,
             other => assert!(Instant::now() < deadline, "{other:?}"),
         }
@@ -212,7 +200,7 @@ async fn a_plugin_that_gives_certificates_is_asked_again_before_they_end() {
     bench.seen("05").await;
     gives(6, 1000);
     bench.seen("06").await;
-    assert_eq!(bench.next().await, Input::Node(Assignment::Local));
+    assert_eq!(next(&mut bench.inputs).await, Input::Node(Assignment::Local));
     assert_eq!(std::fs::read_to_string(bench.path("runs")).unwrap().lines().count(), 2);
 }
 
@@ -224,14 +212,14 @@ async fn a_pair_of_files_of_which_one_is_new() {
     let (one, two) = (bench.clients.node(NODE, 1, 2100), bench.clients.node(NODE, 2, 2100));
     std::fs::write(bench.path("node.crt"), &one.certificate).unwrap();
     std::fs::write(bench.path("node.key"), &one.key).unwrap();
-    assert_eq!(bench.next().await, Input::Node(Assignment::Local));
+    assert_eq!(next(&mut bench.inputs).await, Input::Node(Assignment::Local));
     std::fs::write(bench.path("node.crt"), &two.certificate).unwrap();
     // Failures make it look at once: what it finds cannot be used, and the old client goes on.
     bench.server.stop();
     bench.trouble("").await;
     bench.server.restart();
     bench.cluster.emit(&HistoryEntry { number: 7, nanos: 7, reason: "R".to_owned(), ..HistoryEntry::default() });
-    while bench.next().await != Input::Reported(7) {}
+    while next(&mut bench.inputs).await != Input::Reported(7) {}
     let requests = bench.server.requests();
     assert!(requests.iter().all(|request| request.peer == "01"), "{requests:?}");
     std::fs::write(bench.path("node.key"), &two.key).unwrap();

@@ -1,25 +1,22 @@
 //! Content is identity: equal content is never restarted, tried again or rolled back, and what was proven is started from
 //! its very bytes.
 
-use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::records::{Attempt, Phase};
 use kubelet_supervisor::machine::{Effect, Settings};
 use serde_json::json;
 use testkit::node::Node;
 
-use super::{count, fails_at_its_start, minutes, prove, proven, rolled_back};
+use crate::confirmed;
 
-fn to_be_confirmed() -> ConfigAnnotations {
-    ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() }
-}
+use super::{count, fails_at_its_start, minutes, prove, proven, rolled_back};
 
 /// Two label edits within ten minutes with `confirm-within`: of nobody's interest, as the content is proven.
 #[test]
 fn a_second_label_edit_asks_for_no_confirmation() {
     let mut node = Node::new();
     for name in ["a", "a@2", "a@3"] {
-        node.define(name, json!({}), to_be_confirmed());
+        node.define(name, json!({}), confirmed("30m"));
         node.same_content.insert(name.to_owned(), "a".to_owned());
     }
     node.assign("a");
@@ -46,10 +43,8 @@ fn a_second_label_edit_asks_for_no_confirmation() {
 #[test]
 fn a_mistyped_annotation_does_not_roll_equal_content_back() {
     let mut node = proven("good");
-    node.define("a", json!({}), to_be_confirmed());
-    let mistyped =
-        ConfigAnnotations { confirm_within: Some("half an hour".to_owned()), ..ConfigAnnotations::default() };
-    node.define("a@2", json!({}), mistyped);
+    node.define("a", json!({}), confirmed("30m"));
+    node.define("a@2", json!({}), confirmed("half an hour"));
     node.same_content.insert("a@2".to_owned(), "a".to_owned());
     node.assign("a");
     node.pass(60);

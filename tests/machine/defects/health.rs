@@ -207,7 +207,7 @@ fn the_return_of_the_api_server_is_given_time() {
 #[test]
 fn a_control_test_is_of_last_known_good_alone() {
     let mut node = proven("a");
-    exits_at_its_start(&mut node);
+    exits_at_its_start(&mut node, "x");
     node.pass(5);
     assert!(node.is_bad("x") && node.running() == Some("a"), "{:?}", node.starts);
     node.operate(Command::Pin { to: Some(Target::Local) }).unwrap();

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::records::Phase;
 use kubelet_supervisor::machine::status::node_status;
@@ -11,6 +10,7 @@ use serde_json::json;
 use testkit::node::Node;
 
 use super::{minutes, prove, proven, rolled_back};
+use crate::confirmed;
 
 /// UID-less: the name and version of what is assigned.
 fn assigned(node: &Node) -> String {
@@ -38,10 +38,9 @@ fn a_refusal_after_an_adoption_names_what_runs() {
 /// a, to be confirmed within half an hour, is assigned; a second version has its content.
 fn to_be_confirmed() -> Node {
     let mut node = Node::new();
-    let annotations = ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() };
     node.same_content.insert("a@2".into(), "a".into());
     for name in ["a", "a@2"] {
-        node.define(name, json!({}), annotations.clone());
+        node.define(name, json!({}), confirmed("30m"));
     }
     node.assign("a");
     node

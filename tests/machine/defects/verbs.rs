@@ -1,14 +1,14 @@
 //! What a command answers is true, and durable.
 
 use kubelet_config::assignment::Assignment;
-use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::records::Phase;
 use serde_json::json;
 use testkit::node::{Node, REFUSAL, source};
 
-use super::{fails_at_its_start, minutes, prove, proven, rolled_back};
+use super::{exits_at_its_start, fails_at_its_start, minutes, prove, proven, rolled_back};
+use crate::{awaiting, confirmed};
 
 fn version(name: &str) -> Target {
     format!("uid-{name}/1").parse().unwrap()
@@ -122,8 +122,7 @@ fn an_unpin_does_not_switch_to_what_was_on_trial_while_the_api_server_is_away() 
 #[test]
 fn what_is_assigned_again_while_it_runs_is_to_be_confirmed() {
     let mut node = proven("b");
-    let annotations = ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() };
-    node.define("a", json!({}), annotations);
+    node.define("a", json!({}), confirmed("30m"));
     node.assign("a");
     node.pass(60);
     node.store.stall();
@@ -141,8 +140,7 @@ fn what_is_assigned_again_while_it_runs_is_to_be_confirmed() {
 #[test]
 fn what_is_confirmed_is_not_to_be_confirmed_later() {
     let mut node = Node::new();
-    let annotations = ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() };
-    node.define("a", json!({}), annotations);
+    node.define("a", json!({}), confirmed("30m"));
     node.assign("a");
     node.pass(60);
     node.operate(Command::Confirm { extend_seconds: None }).unwrap();
@@ -154,8 +152,7 @@ fn what_is_confirmed_is_not_to_be_confirmed_later() {
 #[test]
 fn an_exit_in_the_trial_does_not_count_in_the_wait_for_a_confirmation() {
     let mut node = proven("b");
-    let annotations = ConfigAnnotations { confirm_within: Some("5h".to_owned()), ..ConfigAnnotations::default() };
-    node.define("a", json!({}), annotations);
+    node.define("a", json!({}), confirmed("5h"));
     node.assign("a");
     node.pass(60);
     node.exit(1);
@@ -176,17 +173,6 @@ fn a_wait_for_a_confirmation_ends_on_a_node_that_reboots_in_a_loop() {
     }
     assert!(rolled_back(&node), "{:?}", node.disk().phase);
     assert_eq!(node.running(), Some(""));
-}
-
-/// A node where a waits to be confirmed.
-fn awaiting() -> Node {
-    let mut node = Node::new();
-    let annotations = ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() };
-    node.define("a", json!({}), annotations);
-    node.assign("a");
-    node.pass(minutes(12));
-    assert!(matches!(node.disk().phase, Phase::AwaitingConfirmation(..)), "{:?}", node.disk());
-    node
 }
 
 #[test]
@@ -237,12 +223,8 @@ fn an_annotation_confirms_nothing_that_failed() {
     node.pass(60);
     assert!(!node.events().contains(&"KubeletConfigConfirmed"), "{:?}", node.events());
     let mut node = proven("a");
-    let annotations = ConfigAnnotations { confirm_within: Some("30m".to_owned()), ..ConfigAnnotations::default() };
-    node.define("x", json!({}), annotations);
-    node.ready_after = None;
-    node.assign("x");
-    node.ready_after = Some(1);
-    node.exit(1);
+    node.define("x", json!({}), confirmed("30m"));
+    exits_at_its_start(&mut node, "x");
     assert!(matches!(node.disk().phase, Phase::ControlTest(..)), "{:?}", node.disk());
     node.step(Input::NodeAnnotations { retry: None, confirm: Some("uid-x/1".into()) });
     node.pass(10);
@@ -373,11 +355,7 @@ fn a_command_stands_although_something_is_learned_meanwhile() {
 #[test]
 fn a_command_gives_way_to_a_rollback_meanwhile() {
     let mut node = proven("a");
-    node.define(
-        "x",
-        json!({}),
-        ConfigAnnotations { confirm_within: Some("30m".into()), ..ConfigAnnotations::default() },
-    );
+    node.define("x", json!({}), confirmed("30m"));
     node.assign("x");
     node.pass(60);
     node.store.stall();

@@ -7,19 +7,12 @@ use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::{Effect, Input, Settings, StoreRequest};
 use serde_json::json;
 
-use super::minutes;
+use crate::{awaiting, confirmed, minutes, pod, prove, proven};
 use testkit::node::{Node, source, torn};
-
-fn confirmed(within: &str) -> ConfigAnnotations {
-    ConfigAnnotations { confirm_within: Some(within.to_owned()), ..ConfigAnnotations::default() }
-}
 
 #[test]
 fn what_nobody_confirms_is_rolled_back() {
-    let mut node = Node::new();
-    node.define("a", json!({}), confirmed("30m"));
-    node.assign("a");
-    node.pass(minutes(12));
+    let mut node = awaiting();
     assert!(node.message("KubeletConfigAwaitsConfirmation").contains("30m"));
     assert_eq!((node.active(), node.last_known_good()), ("a", ""));
     node.pass(minutes(27));
@@ -33,10 +26,7 @@ fn what_nobody_confirms_is_rolled_back() {
 
 #[test]
 fn what_somebody_confirms_is_last_known_good() {
-    let mut node = Node::new();
-    node.define("a", json!({}), confirmed("30m"));
-    node.assign("a");
-    node.pass(minutes(12));
+    let mut node = awaiting();
     node.operate(Command::Confirm { extend_seconds: Some(minutes(60)) }).unwrap();
     node.pass(minutes(50));
     assert_eq!(node.active(), "a", "the deadline was moved");
@@ -53,10 +43,7 @@ fn what_somebody_confirms_is_last_known_good() {
 /// One write for both: a crash right after the answer finds it.
 #[test]
 fn what_is_confirmed_is_last_known_good_when_that_is_answered() {
-    let mut node = Node::new();
-    node.define("a", json!({}), confirmed("30m"));
-    node.assign("a");
-    node.pass(minutes(12));
+    let mut node = awaiting();
     (node.store.fails_after, node.store.fails) = (1, 1000);
     node.operate(Command::Confirm { extend_seconds: None }).unwrap();
     assert_eq!(node.state.saved().last_known_good.as_ref().map(|it| it.source.reference.name.as_str()), Some("a"));
@@ -65,10 +52,7 @@ fn what_is_confirmed_is_last_known_good_when_that_is_answered() {
 
 #[test]
 fn what_is_confirmed_right_after_a_boot_is_proven_once_it_is_healthy() {
-    let mut node = Node::new();
-    node.define("a", json!({}), confirmed("30m"));
-    node.assign("a");
-    node.pass(minutes(12));
+    let mut node = awaiting();
     node.reboot();
     (node.api, node.contact) = (false, false);
     node.operate(Command::Confirm { extend_seconds: None }).unwrap();
@@ -81,10 +65,7 @@ fn what_is_confirmed_right_after_a_boot_is_proven_once_it_is_healthy() {
 
 #[test]
 fn a_confirmation_deadline_survives_reboots() {
-    let mut node = Node::new();
-    node.define("a", json!({}), confirmed("30m"));
-    node.assign("a");
-    node.pass(minutes(12));
+    let mut node = awaiting();
     node.pass(minutes(20));
     node.reboot();
     node.pass(minutes(7));
@@ -108,9 +89,7 @@ fn a_confirmation_is_waited_for_though_local_cannot_be_read() {
 
 #[test]
 fn a_pin_holds_whatever_is_assigned() {
-    let mut node = Node::new();
-    node.assign("a");
-    node.pass(minutes(11));
+    let mut node = proven("a");
     node.operate(Command::Pin { to: Some(Target::Local) }).unwrap();
     node.pass(5);
     assert_eq!(node.active(), "");
@@ -147,8 +126,7 @@ fn rollback_leaves_what_runs_and_remembers() {
 fn rollback_to_an_older_proven_version() {
     let mut node = Node::new();
     for name in ["a", "b", "c"] {
-        node.assign(name);
-        node.pass(minutes(11));
+        prove(&mut node, name);
     }
     let to = |version: &str| Command::Rollback { to: version.parse().unwrap() };
     assert!(node.operate(to("uid-x/1")).unwrap_err().contains("uid-a/1"));
@@ -266,9 +244,7 @@ fn last_known_good_keeps_its_fields_of_no_effect() {
 
 #[test]
 fn the_way_back_to_last_known_good_needs_no_acknowledgement() {
-    let mut node = Node::new();
-    node.assign("a");
-    node.pass(minutes(11));
+    let mut node = proven("a");
     let annotations = ConfigAnnotations { acknowledge: Some("all".to_owned()), ..ConfigAnnotations::default() };
     node.define("b", json!({"cpuManagerPolicy": "static"}), annotations);
     node.assign("b");
@@ -287,11 +263,8 @@ fn more_pods_than_places_are_named() {
     let mut node = Node::new();
     node.inventory.pods = (0..5)
         .map(|number| PodSummary {
-            uid: number.to_string(),
-            name: format!("default/pod-{number}"),
             created: format!("2026-01-0{}T00:00:00Z", number + 1),
-            phase: "Running".to_owned(),
-            ..PodSummary::default()
+            ..pod(&format!("pod-{number}"))
         })
         .collect();
     node.define("a", json!({"maxPods": 3}), ConfigAnnotations::default());
@@ -336,9 +309,7 @@ fn what_came_up_while_it_was_weighed_is_not_started_again() {
 
 #[test]
 fn a_pin_stops_a_switch_that_is_on_its_way() {
-    let mut node = Node::new();
-    node.assign("a");
-    node.pass(minutes(11));
+    let mut node = proven("a");
     node.is_deaf = true;
     node.assign("b");
     node.pass(3);
@@ -352,11 +323,8 @@ fn a_pin_stops_a_switch_that_is_on_its_way() {
 
 #[test]
 fn an_unpin_stops_a_switch_that_is_on_its_way() {
-    let mut node = Node::new();
-    for name in ["a", "b"] {
-        node.assign(name);
-        node.pass(minutes(11));
-    }
+    let mut node = proven("a");
+    prove(&mut node, "b");
     node.is_deaf = true;
     node.operate(Command::Pin { to: Some("uid-a/1".parse().unwrap()) }).unwrap();
     node.pass(3);

@@ -17,6 +17,20 @@ impl Default for Case<'_> {
     }
 }
 
+/// A payload alone, of no keys and no flags.
+fn of<'a>(payload: &'a str, args: &'a KubeletArgs, overrides: &'a FlagOverrides) -> RenderInput<'a> {
+    RenderInput {
+        payload: Some(Text { text: payload, dir: "/d/1" }),
+        local: None,
+        merge: Merge::Replace,
+        keys: &|_| None,
+        configs: None,
+        drop_ins: &[],
+        args,
+        overrides,
+    }
+}
+
 fn drop_in(text: &str) -> DropIn {
     DropIn { path: "/etc/k/conf.d/10.conf".to_owned(), text: text.to_owned() }
 }
@@ -31,10 +45,7 @@ fn run(case: &Case<'_>) -> Result<Configuration, RenderFault> {
         local: local.as_deref().map(|text| Text { text, dir: "/etc/k" }),
         merge: case.merge,
         keys: &|key| (key == "ca.crt").then(|| "CA".to_owned()),
-        configs: None,
-        drop_ins: &[],
-        args: &args,
-        overrides: &FlagOverrides::default(),
+        ..of("", &args, &FlagOverrides::default())
     })
 }
 
@@ -102,16 +113,8 @@ fn a_path_that_names_a_key_points_below_the_digest_however_it_is_spelt() {
     let args = KubeletArgs::parse(&[]);
     let try_render = |path: &str, ca: &str, configs| {
         let text = format!("{HEAD}authentication: {{x509: {{clientCAFile: {path:?}}}}}\ntlsCertFile: /etc/tls.crt\n");
-        render(&RenderInput {
-            payload: Some(Text { text: &text, dir: "/d/1" }),
-            local: None,
-            merge: Merge::Replace,
-            keys: &|key| (key == "ca.crt").then(|| ca.to_owned()),
-            configs,
-            drop_ins: &[],
-            args: &args,
-            overrides: &FlagOverrides::default(),
-        })
+        let keys = &|key: &str| (key == "ca.crt").then(|| ca.to_owned());
+        render(&RenderInput { keys, configs, ..of(&text, &args, &FlagOverrides::default()) })
     };
     let render = |path: &str, ca: &str| try_render(path, ca, Some("/s/configs")).unwrap();
     let plain = render("ca.crt", "CA");
@@ -150,20 +153,11 @@ fn a_path_that_names_a_key_points_below_the_digest_however_it_is_spelt() {
 
 #[test]
 fn the_digest_is_of_the_content_not_of_the_version_or_the_spelling() {
-    let base =
-        run(&Case { payload: Some("maxPods: 5\nauthentication: {x509: {clientCAFile: ca.crt}}\n"), ..Case::default() })
-            .unwrap();
-    let moved = run(&Case {
-        payload: Some("authentication:\n  x509:\n    clientCAFile: ca.crt\nmaxPods: 5.0 # a comment\n"),
-        dir: "/d/2",
-        ..Case::default()
-    })
-    .unwrap();
-    assert_eq!(base.digest, moved.digest);
-    let other =
-        run(&Case { payload: Some("maxPods: 6\nauthentication: {x509: {clientCAFile: ca.crt}}\n"), ..Case::default() })
-            .unwrap();
-    assert_ne!(base.digest, other.digest);
+    let digest = |dir, text| run(&Case { payload: Some(text), dir, ..Case::default() }).unwrap().digest;
+    let base = digest("/d/1", "maxPods: 5\nauthentication: {x509: {clientCAFile: ca.crt}}\n");
+    let spelt = "authentication:\n  x509:\n    clientCAFile: ca.crt\nmaxPods: 5.0 # a comment\n";
+    assert_eq!(base, digest("/d/2", spelt));
+    assert_ne!(base, digest("/d/1", "maxPods: 6\nauthentication: {x509: {clientCAFile: ca.crt}}\n"));
 }
 
 #[test]
@@ -177,16 +171,8 @@ fn a_payload_equal_to_the_local_file_has_its_digest() {
 fn kind_and_version_are_required_of_a_payload() {
     let args = KubeletArgs::parse(&[]);
     let render = |payload: &str, local: Option<&str>, merge| {
-        render(&RenderInput {
-            payload: Some(Text { text: payload, dir: "/d" }),
-            local: local.map(|text| Text { text, dir: "/etc" }),
-            merge,
-            keys: &|_| None,
-            configs: None,
-            drop_ins: &[],
-            args: &args,
-            overrides: &FlagOverrides::default(),
-        })
+        let local = local.map(|text| Text { text, dir: "/etc" });
+        render(&RenderInput { local, merge, ..of(payload, &args, &FlagOverrides::default()) })
     };
     assert!(
         matches!(render("maxPods: 5", None, Merge::Replace), Err(RenderFault::Payload(why)) if why.contains("kind"))
@@ -209,17 +195,8 @@ fn healthz_follows_flags_then_drop_ins_then_the_file() {
 
     let args = KubeletArgs::parse(&[]);
     let text = format!("{HEAD}healthzPort: 7");
-    let out = render(&RenderInput {
-        payload: Some(Text { text: &text, dir: "/d" }),
-        local: None,
-        merge: Merge::Replace,
-        keys: &|_| None,
-        configs: None,
-        drop_ins: &[drop_in("healthzPort: 8")],
-        args: &args,
-        overrides: &FlagOverrides::default(),
-    })
-    .unwrap();
+    let drop_ins = &[drop_in("healthzPort: 8")];
+    let out = render(&RenderInput { drop_ins, ..of(&text, &args, &FlagOverrides::default()) }).unwrap();
     assert_eq!(out.healthz, at("127.0.0.1", 8));
     assert_eq!(out.value["healthzPort"], 7, "the kubelet merges drop-ins itself");
 }
@@ -235,16 +212,9 @@ fn fields_shadowed_by_flags_are_named() {
 fn the_effective_configuration_has_drop_ins_and_flags_over_it() {
     let args = KubeletArgs::parse(&["--max-pods=7".to_owned(), "--feature-gates=A=true".to_owned()]);
     let text = format!("{HEAD}maxPods: 5\nkubeAPIQPS: 9\nsyncFrequency: 1m\n");
-    let ingredients = RenderInput {
-        payload: Some(Text { text: &text, dir: "/d" }),
-        local: None,
-        merge: Merge::Replace,
-        keys: &|_| None,
-        configs: None,
-        drop_ins: &[drop_in("kubeAPIQPS: 10\nsyncFrequency: null"), drop_in("not: [yaml")],
-        args: &args,
-        overrides: &FlagOverrides::default(),
-    };
+    let drop_ins = &[drop_in("kubeAPIQPS: 10\nsyncFrequency: null"), drop_in("not: [yaml")];
+    let overrides = FlagOverrides::default();
+    let ingredients = RenderInput { drop_ins, ..of(&text, &args, &overrides) };
     let mut effective = render(&ingredients).unwrap().effective;
     let fields = effective.as_object_mut().unwrap();
     assert!(fields.remove("kind").is_some() && fields.remove("apiVersion").is_some());
@@ -284,19 +254,7 @@ fn flag_overrides_are_part_of_the_content() {
     let words = words.map(str::to_owned);
     let args = KubeletArgs::parse(&words);
     let text = format!("{HEAD}cgroupDriver: systemd\nmaxPods: 5\nhealthzPort: 7\n");
-    let render = |flags: &str| {
-        render(&RenderInput {
-            payload: Some(Text { text: &text, dir: "/d" }),
-            local: None,
-            merge: Merge::Replace,
-            keys: &|_| None,
-            configs: None,
-            drop_ins: &[],
-            args: &args,
-            overrides: &FlagOverrides::parse(flags).unwrap(),
-        })
-        .unwrap()
-    };
+    let render = |flags: &str| render(&of(&text, &args, &FlagOverrides::parse(flags).unwrap())).unwrap();
     let plain = render("");
     assert_eq!(plain.shadowed, ["cgroupDriver (--cgroup-driver)", "maxPods (--max-pods)"]);
     let out = render("!--cgroup-driver\n--max-pods=6\n--healthz-port=8\n--feature-gates=B=true");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::status::{node, version};
-use super::{Bench, NODE, Ran};
+use super::{Bench, HEAD, NODE, Ran};
 use testkit::api_server::{Fault, FaultKind, Verb};
 
 const LABELS: &str = "kubelet-config.node-restriction.kubernetes.io/";
@@ -239,10 +239,7 @@ fn retry_and_confirm_name_the_version() {
 
 /// What was pushed, and its name.
 fn pushed(bench: &Bench, text: &str) -> String {
-    let file = bench.file(
-        "pool-a.yaml",
-        &format!("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n{text}\n"),
-    );
+    let file = bench.file("pool-a.yaml", &format!("{HEAD}{text}\n"));
     let out = bench.run(&["push", &file, "--kubelet", "1.36", "-o", "name"]).ok();
     out.trim().strip_prefix("configmap/").unwrap().to_owned()
 }

@@ -3,9 +3,7 @@
 use serde_json::json;
 
 use crate::read::{configz, runs};
-use crate::{Bench, NODE, run};
-
-const HEAD: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
+use crate::{Bench, HEAD, NODE, run};
 
 #[test]
 fn files_need_no_cluster() {
@@ -59,12 +57,8 @@ fn a_node_against_what_it_would_get() {
         Some(("kubelet-supervisor.io/merge", "overlay")),
     );
     for (name, day) in [("old", 1), ("new", 2), ("newest", 3)] {
-        bench.server.put_pod(
-            NODE,
-            "d",
-            name,
-            json!({"metadata": {"creationTimestamp": format!("2026-01-0{day}T00:00:00Z")}}),
-        );
+        let created = format!("2026-01-0{day}T00:00:00Z");
+        bench.server.put_pod(NODE, "d", name, json!({"metadata": {"creationTimestamp": created}}));
     }
     bench.server.put_pod("n2", "d", "elsewhere", json!({}));
     bench.server.put_annotated_config_map(

@@ -23,6 +23,7 @@ use serde_json::Value;
 use testkit::api_server::ApiServer;
 
 const NODE: &str = "n1";
+const HEAD: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
 
 /// A cluster with one Node, a directory, and the user's kubeconfig.
 struct Bench {

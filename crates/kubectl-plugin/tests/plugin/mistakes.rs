@@ -1,6 +1,6 @@
 //! What users are told of the mistakes they make most: the option, file or right that it is, why, and where to look.
 
-use super::Bench;
+use super::{Bench, HEAD};
 
 const KUBECONFIG: &str = "apiVersion: v1
 kind: Config
@@ -68,17 +68,16 @@ fn of_options() {
 #[test]
 fn of_files() {
     let bench = Bench::new();
-    let head = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
     for (text, told) in [
         (
-            format!("{head}maxPods: 1\nmaxPods: 2\n"),
+            format!("{HEAD}maxPods: 1\nmaxPods: 2\n"),
             "a field stands twice, and the kubelet would go by the last one: maxPods, line 4, column 1",
         ),
         (
-            format!("{head}evictionHard:\n\tmemory.available: 1Gi\n"),
+            format!("{HEAD}evictionHard:\n\tmemory.available: 1Gi\n"),
             "line 4, column 2: a tab, which YAML does not indent with: use blanks",
         ),
-        (format!("{head}clusterDNS: [10.0.0.1"), "line 3, column 13: '[' is never closed"),
+        (format!("{HEAD}clusterDNS: [10.0.0.1"), "line 3, column 13: '[' is never closed"),
     ] {
         let file = bench.file("pool.yaml", &text);
         let ran = bench.run(&["push", &file, "--dry-run"]);

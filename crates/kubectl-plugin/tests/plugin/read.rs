@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use kubelet_config::yaml;
 use serde_json::{Value, json};
 
-use crate::{Bench, NODE};
+use crate::{Bench, HEAD, NODE};
 use testkit::api_server::{Fault, FaultKind, Verb};
 
 /// As a v1.20.2 kubelet answers, shortened.
@@ -75,7 +75,6 @@ fn what_is_captured_is_whole_private_and_replaces_nothing() {
 fn flags_are_captured_beside_it() {
     let bench = Bench::new();
     bench.server.set_configz(NODE, configz());
-    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
     let captured = |title: &str, lines: &str| {
         bench.run(&["capture", NODE, "-o", "n1.yaml", "--flags", "n1.flags", "--force"]).ok();
         let text = std::fs::read_to_string(bench.path("n1.flags")).unwrap();
@@ -83,7 +82,7 @@ fn flags_are_captured_beside_it() {
     };
     captured("node n1 runs its own configuration", "");
     let flags = "# as is\n--v=4\n!--cgroup-driver\n--node-labels=a=b\n";
-    runs_with(&bench, "pool-a", &[("kubelet", text), ("kubelet.flags", flags)], None);
+    runs_with(&bench, "pool-a", &[("kubelet", HEAD), ("kubelet.flags", flags)], None);
     captured("ConfigMap kubelet-config/pool-a", "!--cgroup-driver\n--v=4\n--node-labels=a=b");
     let ran = bench.run(&["capture", NODE, "--flags", "n1.flags"]);
     assert!(ran.code == 1 && ran.err.contains("n1.flags: there already; --force replaces it"), "{ran:?}");
@@ -91,7 +90,7 @@ fn flags_are_captured_beside_it() {
 
     // Of flags that are fields /configz tells, of others the ConfigMap.
     let other = "--v=4\n--max-pods=40\n!--cgroup-driver\n";
-    bench.server.put_config_map("kubelet-config", "pool-b", &[("kubelet", text), ("kubelet.flags", other)]);
+    bench.server.put_config_map("kubelet-config", "pool-b", &[("kubelet", HEAD), ("kubelet.flags", other)]);
     let ran = bench.run(&["diff", "cm/pool-a", "cm/pool-b"]);
     let rows: Vec<Vec<&str>> = ran.out.lines().take(3).map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(ran.code, 1, "{ran:?}");
@@ -100,7 +99,7 @@ fn flags_are_captured_beside_it() {
     let ran = bench.run(&["diff", NODE, "cm/pool-b"]);
     assert!(ran.out.contains("--node-labels") && ran.out.contains("50 → 40"), "{ran:?}");
     let why = "--v 4";
-    bench.server.put_config_map("kubelet-config", "pool-b", &[("kubelet", text), ("kubelet.flags", why)]);
+    bench.server.put_config_map("kubelet-config", "pool-b", &[("kubelet", HEAD), ("kubelet.flags", why)]);
     let ran = bench.run(&["diff", NODE, "cm/pool-b"]);
     assert!(ran.code == 2 && ran.err.contains("pool-b, key kubelet.flags: line 1: a blank after --v"), "{ran:?}");
 }
@@ -123,8 +122,8 @@ fn who_does_not_answer_is_named() {
 fn explain_says_what_the_kubelet_reads_over() {
     let bench = Bench::new();
     bench.server.set_configz(NODE, configz());
-    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxpods: 50\n";
-    runs(&bench, "pool-a", text, Some(("kubelet-supervisor.io/merge", "replace")));
+    let text = format!("{HEAD}maxpods: 50\n");
+    runs(&bench, "pool-a", &text, Some(("kubelet-supervisor.io/merge", "replace")));
     let ran = bench.run(&["explain", NODE]);
     let note = "note: ConfigMap kubelet-config/pool-a: maxpods: did you mean maxPods?\n";
     assert!(ran.code == 0 && ran.out.contains(note), "{ran:?}");
@@ -134,12 +133,8 @@ fn explain_says_what_the_kubelet_reads_over() {
 fn each_value_with_where_it_comes_from() {
     let bench = Bench::new();
     bench.server.set_configz(NODE, configz());
-    runs(
-        &bench,
-        "pool-a",
-        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 50\nkubeReserved: {cpu: 500m}\n",
-        Some(("kubelet-supervisor.io/merge", "replace")),
-    );
+    let text = format!("{HEAD}maxPods: 50\nkubeReserved: {{cpu: 500m}}\n");
+    runs(&bench, "pool-a", &text, Some(("kubelet-supervisor.io/merge", "replace")));
     let wide = bench.run(&["explain", NODE, "-o", "wide"]).ok();
     assert!(wide.contains("\"1\"               \"500m\"     flag or drop-in, not the ConfigMap\n"), "{wide}");
     assert!(wide.contains("50                50         ConfigMap kubelet-config/pool-a\n"), "{wide}");
@@ -171,12 +166,7 @@ fn each_value_with_where_it_comes_from() {
 fn a_map_that_was_edited_says_nothing_of_what_runs() {
     let bench = Bench::new();
     bench.server.set_configz(NODE, configz());
-    runs(
-        &bench,
-        "pool-a",
-        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 50\n",
-        None,
-    );
+    runs(&bench, "pool-a", &format!("{HEAD}maxPods: 50\n"), None);
     let ran = bench.run(&["explain", NODE, "maxPods"]);
     assert!(ran.out.contains("ConfigMap is kubelet-config/pool-a") && ran.out.contains("has no annotation"), "{ran:?}");
     bench.server.label_config_map("kubelet-config", "pool-a", "a", "b");

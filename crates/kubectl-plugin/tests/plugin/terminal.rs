@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::read::configz;
 use crate::status::{from_now, node, version};
-use crate::{Bench, Controller};
+use crate::{Bench, Controller, HEAD};
 
 const NODE: &str = "ip-10-0-113-110.eu-central-1.compute.internal";
 const POOL: &str = "pool-memory-optimised-hf7m2k9d5t";
@@ -20,7 +20,6 @@ const POOL: &str = "pool-memory-optimised-hf7m2k9d5t";
 const WORDS: &str = "invalid configuration: [evictionHard \"memory.available\": quantities must match the regular expression \
                  '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$', maxPods (--max-pods) -1 must not be a negative number, \
                  nodeLeaseDurationSeconds must be greater than 0, kubeReserved has an unknown resource]";
-const HEAD: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubelet_config");
 
 /// What a terminal of this size is sent, by script(1) of util-linux, which every Debian has.

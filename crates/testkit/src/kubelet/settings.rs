@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::style::Style;
 use crate::built::copy_program;
 
-/// From the environment (`STAND_IN_STYLE`, `STAND_IN_JOURNAL` and so on), else from `<executable>.env`, KEY=VALUE lines.
+/// From `<executable>.env`: lines of KEY=VALUE, such as `STAND_IN_STYLE=1.36`.
 #[derive(Default)]
 pub struct Settings {
     pub style: Style,
@@ -40,9 +40,9 @@ impl Settings {
         });
         let side_file = side_file.unwrap_or_default();
         let lines: HashMap<&str, &str> = side_file.lines().filter_map(|line| line.trim().split_once('=')).collect();
-        let get = |key| std::env::var(key).ok().or_else(|| lines.get(key).map(|value| (*value).to_owned()));
+        let get = |key| lines.get(key).map(|value| (*value).to_owned());
         Settings {
-            style: get("STAND_IN_STYLE").map_or(Style::V1_20, |name| Style::named(&name)),
+            style: get("STAND_IN_STYLE").map_or(Style::V1_20, |name: String| Style::named(&name)),
             journal: get("STAND_IN_JOURNAL").map(PathBuf::from),
             reports: get("STAND_IN_REPORTS").is_some(),
             broken: get("STAND_IN_BROKEN").is_some(),

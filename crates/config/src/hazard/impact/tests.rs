@@ -138,9 +138,7 @@ fn evictions(old: &Value, new: &Value, minor: Option<u64>, left: &Supplies) -> [
 
 #[test]
 fn a_threshold_that_is_crossed_already_turns_away() {
-    const DISK: &str =
-        "these pods would be turned away: d/burstable1 (Evicted), d/besteffort2 (Evicted), d/besteffort3 (Evicted)";
-    const UNSURE: &str = "these pods may be turned away: d/burstable1 (perhaps Evicted), d/besteffort2 (perhaps Evicted), d/besteffort3 (perhaps Evicted)";
+    const DISK: &str = "d/burstable1 (Evicted), d/besteffort2 (Evicted), d/besteffort3 (Evicted)";
     let left = supplies(&[
         ("memory.available", 300 << 20, 2 << 30),
         ("nodefs.available", 30 << 30, 100 << 30),
@@ -149,76 +147,41 @@ fn a_threshold_that_is_crossed_already_turns_away() {
         ("pid.available", 50, 32_768),
     ]);
     let none = json!({"evictionHard": {}});
-    let some = |text: String| Some(text);
-    for (new, refused, told) in [
-        // Memory alone is nothing to pods that asked for some, or tolerate it.
+    let told = |crossed: &str, pods: &str| {
+        format!("evictionHard: would evict pods at once: {crossed}; these pods would be turned away: {pods}")
+    };
+    // Memory alone is nothing to pods that asked for some, or tolerate it.
+    let both = "memory.available is 300Mi, the new threshold 1Gi; nodefs.inodesFree is 900, the new threshold 1000";
+    for (hard, crossed, pods) in [
         (
-            json!({"evictionHard": {"memory.available": "1Gi"}}),
-            some(
-                "evictionHard: would evict pods at once: memory.available is 300Mi, \
-            the new threshold 1Gi; these pods would be turned away: d/besteffort2 (Evicted)"
-                    .to_owned(),
-            ),
-            None,
+            json!({"memory.available": "1Gi"}),
+            "memory.available is 300Mi, the new threshold 1Gi",
+            "d/besteffort2 (Evicted)",
         ),
-        (
-            json!({"evictionHard": {"nodefs.available": "31%"}}),
-            some(format!(
-                "evictionHard: would evict pods at once: nodefs.available is 30Gi, the new threshold 31Gi; {DISK}"
-            )),
-            None,
-        ),
-        (
-            json!({"evictionHard": {"nodefs.inodesFree": "10%"}}),
-            some(format!(
-                "evictionHard: would evict pods at once: nodefs.inodesFree is 900, the new threshold 1000; {DISK}"
-            )),
-            None,
-        ),
-        (
-            json!({"evictionHard": {"imagefs.available": "15%"}}),
-            some(format!(
-                "evictionHard: would evict pods at once: imagefs.available is 9Gi, the new threshold 15Gi; {DISK}"
-            )),
-            None,
-        ),
-        (
-            json!({"evictionHard": {"pid.available": "100"}}),
-            some(format!("evictionHard: would evict pods at once: pid.available is 50, the new threshold 100; {DISK}")),
-            None,
-        ),
-        (
-            json!({"evictionHard": {"memory.available": "1Gi", "nodefs.inodesFree": "10%"}}),
-            some(format!(
-                "evictionHard: would evict pods at once: memory.available is 300Mi, the new threshold 1Gi; \
-                nodefs.inodesFree is 900, the new threshold 1000; {DISK}"
-            )),
-            None,
-        ),
-        (
-            json!({"evictionHard": {"imagefs.inodesFree": "5%"}}),
-            None,
-            some(
-                "evictionHard: whether its threshold of imagefs.inodesFree is crossed cannot be measured here"
-                    .to_owned(),
-            ),
-        ),
-        (json!({"evictionHard": {"memory.available": "300Mi", "nodefs.available": "30%"}}), None, None), // met exactly
-        (json!({"evictionHard": {"memory.available": "100%", "nodefs.available": "0%"}}), None, None),   // off
-        (json!({"evictionHard": {}, "evictionSoft": {"memory.available": "1Gi"}}), None, None), // left to the trial
+        (json!({"nodefs.available": "31%"}), "nodefs.available is 30Gi, the new threshold 31Gi", DISK),
+        (json!({"nodefs.inodesFree": "10%"}), "nodefs.inodesFree is 900, the new threshold 1000", DISK),
+        (json!({"imagefs.available": "15%"}), "imagefs.available is 9Gi, the new threshold 15Gi", DISK),
+        (json!({"pid.available": "100"}), "pid.available is 50, the new threshold 100", DISK),
+        (json!({"memory.available": "1Gi", "nodefs.inodesFree": "10%"}), both, DISK),
     ] {
-        assert_eq!(evictions(&none, &new, Some(36), &left), [refused, told], "{new}");
+        let refused = Some(told(crossed, pods));
+        assert_eq!(evictions(&none, &json!({"evictionHard": hard}), Some(36), &left), [refused, None], "{crossed}");
+    }
+    let unknown = "evictionHard: whether its threshold of imagefs.inodesFree is crossed cannot be measured here";
+    for (new, told) in [
+        (json!({"evictionHard": {"imagefs.inodesFree": "5%"}}), Some(unknown.to_owned())),
+        (json!({"evictionHard": {"memory.available": "300Mi", "nodefs.available": "30%"}}), None), // met exactly
+        (json!({"evictionHard": {"memory.available": "100%", "nodefs.available": "0%"}}), None),   // off
+        (json!({"evictionHard": {}, "evictionSoft": {"memory.available": "1Gi"}}), None),          // left to the trial
+    ] {
+        assert_eq!(evictions(&none, &new, Some(36), &left), [None, told], "{new}");
     }
     let hard = json!({"evictionHard": {"nodefs.available": "31%"}});
-    let old_kubelet =
-        format!("evictionHard: would evict pods at once: nodefs.available is 30Gi, the new threshold 31Gi; {UNSURE}");
+    let refused =
+        told("nodefs.available is 30Gi, the new threshold 31Gi", &DISK.replace("(Evicted)", "(perhaps Evicted)"));
     for minor in [Some(20), None] {
-        let [refused, told] = evictions(&none, &hard, minor, &left);
-        assert_eq!(
-            (refused.as_deref(), told),
-            (Some(old_kubelet.replace("may", "would").as_str()), None),
-            "{minor:?}: it evicts, of whom is the question"
-        );
+        let found = evictions(&none, &hard, minor, &left);
+        assert_eq!(found, [Some(refused.clone()), None], "{minor:?}: it evicts, of whom is the question");
     }
 }
 

@@ -283,35 +283,20 @@ fn what_differs_by_a_boot_makes_no_other_result() {
 fn nesting_of_any_kind_ends_at_once() {
     let most = |unit: &str, end: &str| format!("{}{end}", unit.repeat((1024 - end.len()) / unit.len()));
     let pieces = [
-        ("(", "1"),
-        ("[", "1"),
-        ("{1:", "1"),
-        ("!", "true"),
-        ("- ", "1"),
-        ("true?1:", "1"),
-        ("true?", "1"),
-        ("1+", "1"),
-        ("true||", "true"),
-        ("node.labels[", "1"),
-        ("has(", "1"),
-        ("min(", "1"),
-        ("'a'+", "'a'"),
-        ("[1]+", "[1]"),
-        ("1 in ", "[1]"),
-        ("[[", "]]"),
-        ("'", ""),
-        ("\\", ""),
-        ("r'", ""),
-        ("'''", ""),
-        ("{", ""),
-        ("0x", "1"),
-        ("9", "9"),
-        ("1e", "9"),
-        ("//", ""),
-        ("\u{feff}", ""),
+        ("1", &["(", "[", "{1:", "- ", "true?1:", "true?", "1+", "node.labels[", "has(", "min(", "0x"][..]),
+        ("true", &["!", "true||"]),
+        ("'a'", &["'a'+"]),
+        ("[1]", &["[1]+", "1 in "]),
+        ("]]", &["[["]),
+        ("9", &["9", "1e"]),
+        ("", &["'", "\\", "r'", "'''", "{", "//", "\u{feff}"]),
     ];
     let suffixes = [".f()", ".a", "[0]", ".startsWith('a')"].map(|unit| format!("node{}", most(unit, "    ")));
-    let sources: Vec<String> = pieces.into_iter().map(|(unit, end)| most(unit, end)).chain(suffixes).collect();
+    let sources: Vec<String> = pieces
+        .into_iter()
+        .flat_map(|(end, units)| units.iter().map(move |unit| most(unit, end)))
+        .chain(suffixes)
+        .collect();
     // A quarter of what a test has, an eighth of what the controller has.
     let all = std::thread::Builder::new().stack_size(1 << 19).spawn(move || {
         for source in &sources {
@@ -323,61 +308,10 @@ fn nesting_of_any_kind_ends_at_once() {
 }
 
 fn piece() -> impl Strategy<Value = String> {
-    let words = [
-        "node",
-        ".",
-        "cpu",
-        "memory",
-        "labels",
-        "pods",
-        "[",
-        "]",
-        "(",
-        ")",
-        "{",
-        "}",
-        "'",
-        "\"",
-        "'a'",
-        "1",
-        "0",
-        "-",
-        "+",
-        "*",
-        "/",
-        "%",
-        "?",
-        ":",
-        "&&",
-        "||",
-        "!",
-        "==",
-        "<",
-        " in ",
-        "has",
-        "gke",
-        "cpuReserved",
-        "min",
-        "max",
-        ",",
-        "int",
-        "string",
-        "size",
-        "9223372036854775807",
-        "1.5",
-        "1e308",
-        "true",
-        "null",
-        "\\",
-        "r'",
-        "$",
-        "${",
-        "}",
-        "\n",
-        "é",
-        "\0",
-    ];
-    prop_oneof![9 => prop::sample::select(words.to_vec()).prop_map(str::to_owned), 1 => any::<char>().prop_map(String::from)]
+    const WORDS: &str = "node . cpu memory labels pods [ ] ( ) { } ' \" 'a' 1 0 - + * / % ? : && || ! == < has gke cpuReserved min \
+        max , int string size 9223372036854775807 1.5 1e308 true null \\ r' $ ${ } é \0";
+    let words: Vec<&str> = WORDS.split(' ').chain([" in ", "\n"]).collect();
+    prop_oneof![9 => prop::sample::select(words).prop_map(str::to_owned), 1 => any::<char>().prop_map(String::from)]
 }
 
 proptest! {

@@ -19,7 +19,7 @@ use super::node::{PoolNode, Progress};
 use super::renderings::NodeAssignment;
 use super::renderings::StoredRevision;
 use super::revision::{Revision, RevisionFault, revision_name};
-use super::types::{KubeletConfigPoolSpec, KubeletConfigPoolStatus, Proof};
+use super::types::{KubeletConfigPoolSpec, KubeletConfigPoolStatus, PoolCondition, Proof};
 use kubelet_config::source::ConfigMapRef;
 
 const NOW: &str = "2026-01-10T00:00:00Z";
@@ -163,9 +163,17 @@ impl World {
         self.nodes.values().filter(|node| node.desired.as_ref() == Some(revision)).count()
     }
 
+    fn condition(&self, type_: &str) -> &PoolCondition {
+        self.status.conditions.iter().find(|condition| condition.type_ == type_).unwrap()
+    }
+
     fn ready(&self) -> (&str, &str) {
-        let ready = self.status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
+        let ready = self.condition("Ready");
         (&ready.status, &ready.reason)
+    }
+
+    fn message(&self) -> &str {
+        &self.condition("Ready").message
     }
 }
 
@@ -332,7 +340,7 @@ fn a_node_of_two_pools_stops_both() {
     world.at("n002").labels.insert("gpu".to_owned(), "yes".to_owned());
     assert!(world.settle().is_empty());
     assert_eq!(world.ready(), ("False", "Conflict"));
-    let conflict = world.status.conditions.iter().find(|condition| condition.type_ == "Conflicting").unwrap();
+    let conflict = world.condition("Conflicting");
     assert_eq!((conflict.status.as_str(), conflict.message.contains("n002 (pool-b)")), ("True", true));
 }
 
@@ -366,8 +374,7 @@ fn paused_means_that_nothing_moves_but_what_joins() {
     world.nodes.insert("young".to_owned(), node("young", NOW, json!({})));
     assert_eq!(world.settle(), ["young"]);
     assert_eq!(world.ready(), ("False", "Paused"));
-    let ready = world.status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
-    assert!(ready.message.contains(&revision_name(&world.update())), "{}", ready.message);
+    assert!(world.message().contains(&revision_name(&world.update())), "{}", world.message());
 }
 
 #[test]
@@ -382,6 +389,9 @@ fn the_canaries_are_looked_at_by_revision() {
     world.set(with(61));
     world.prove_all();
     assert_eq!(world.ready(), ("False", "AwaitingApproval"), "another revision was approved");
+    world.set(with(60));
+    world.prove_all();
+    assert_eq!((world.ready(), world.with(&world.update())), (("True", "Complete"), 9), "the way back needs none");
 }
 
 #[test]
@@ -440,9 +450,8 @@ fn nodes_that_wait_for_as_long_as_it_takes_are_named() {
     let canary = world.settle().remove(0);
     world.at(&canary).waits = true;
     world.settle();
-    let ready = world.status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
     let waits = format!("waiting (`kubectl kubelet-config status` says for what): {canary}");
-    assert!(ready.message.ends_with(&waits), "{}", ready.message);
+    assert!(world.message().ends_with(&waits), "{}", world.message());
 }
 
 #[test]
@@ -461,8 +470,7 @@ fn a_control_plane_whose_api_server_is_away_is_waited_for() {
     assert_eq!(world.settle(), ["n001"], "it may be what mends it");
     world.prove();
     assert!(world.settle().is_empty());
-    let ready = world.status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
-    assert!(ready.message.contains("n001 (kube-apiserver-n001 is not Ready)"), "{}", ready.message);
+    assert!(world.message().contains("n001 (kube-apiserver-n001 is not Ready)"), "{}", world.message());
     world.static_pods.clear();
     assert_eq!(world.settle().len(), 1);
 }
@@ -473,20 +481,6 @@ fn what_others_assigned_takes_places_too() {
     let by_hand = ConfigMapRef { namespace: "ns".into(), name: "m".into(), kubelet_config_key: "kubelet".into() };
     (world.at("n000").desired, world.at("n000").progress) = (Some(by_hand), Progress::Updating);
     assert_eq!(world.settle().len(), 2, "itself, and one more");
-}
-
-#[test]
-fn the_way_back_needs_no_approval() {
-    let with = |pods: u32| json!({"kubeletConfiguration": {"maxPods": pods}, "rollout": {"pauseAfterCanaries": true}});
-    let mut world = World::new(9, with(60));
-    world.approved = Some(revision_name(&world.update()));
-    world.prove_all();
-    world.set(with(61));
-    world.prove_all();
-    assert_eq!(world.ready(), ("False", "AwaitingApproval"));
-    world.set(with(60));
-    world.prove_all();
-    assert_eq!((world.ready(), world.with(&world.update())), (("True", "Complete"), 9));
 }
 
 #[test]
@@ -510,8 +504,7 @@ fn a_new_revision_waits_for_a_window_and_the_way_back_does_not() {
     world.set(at("01:00", 61));
     assert!(world.settle().is_empty());
     assert_eq!(world.ready(), ("False", "OutsideWindow"));
-    let ready = world.status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
-    assert!(ready.message.contains("2026-01-10T01:00:00Z"), "{}", ready.message);
+    assert!(world.message().contains("2026-01-10T01:00:00Z"), "{}", world.message());
     assert_eq!(world.decide().next, Some(Duration::from_secs(3600)));
     world.nodes.insert("young".to_owned(), node("young", NOW, json!({})));
     assert_eq!(world.settle(), ["young"]);

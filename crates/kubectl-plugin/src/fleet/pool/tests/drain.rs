@@ -61,10 +61,6 @@ impl World {
             }
         }
     }
-
-    fn message(&self) -> &str {
-        &self.status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap().message
-    }
 }
 
 /// A pool whose Nodes have all proven a revision, and are to be drained for the next one.
