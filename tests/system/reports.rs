@@ -106,7 +106,7 @@ fn documented() -> Vec<(String, String)> {
 /// One life in which everything happens. The API server shows `type` to whoever filters by it, and keeps warnings in view.
 #[test]
 fn each_event_has_its_type_at_the_api_server() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with(Style::V1_20, "4s"); // under load one that dies after READY has lived for three
     let policy = rig.at("policy.yaml");
     rig.option("--policy", &policy.display().to_string());
     rig.up();
