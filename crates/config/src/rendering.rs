@@ -160,22 +160,8 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
         }
         let base = if from.local.is_none() { legacy_defaults() } else { value.clone() };
         let Effective { value: effective, healthz } = effective(base, from.drop_ins, from.args);
-        let overrides = FlagOverrides::default();
-        let (digest, files) = (digest(&portable, &overrides, &drop_ins), BTreeMap::new());
-        let (shadowed, problems) = Default::default();
-        return Ok(Configuration {
-            value,
-            digest,
-            payload: None,
-            overrides,
-            drop_ins,
-            files,
-            healthz,
-            effective,
-            notes,
-            shadowed,
-            problems,
-        });
+        let digest = digest(&portable, &FlagOverrides::default(), &drop_ins);
+        return Ok(Configuration { value, digest, drop_ins, healthz, effective, notes, ..Configuration::default() });
     };
 
     let mut parsed = yaml::parse(payload.text).map_err(RenderFault::Payload)?;
@@ -200,7 +186,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     drop_native_gate(&mut portable);
     let digest = digest(&portable, &overrides, &drop_ins);
 
-    let payload_value = Some(parsed.value.clone());
+    let payload_value = parsed.value.clone();
     let mut value = parsed.value;
     if let Some(configs) = from.configs {
         point_to_files(&mut value, &files, &format!("{}/{}/files", configs.trim_end_matches('/'), digest.0));
@@ -211,11 +197,10 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
         notes.push(format!("featureGates.{NATIVE_GATE} is left out: kubelets from v1.24 on refuse it, to earlier ones it means nothing here"));
     }
     let Effective { value: effective, healthz } = effective(value.clone(), from.drop_ins, &args);
-    let payload = payload_value;
     Ok(Configuration {
         value,
         digest,
-        payload,
+        payload: Some(payload_value),
         overrides,
         drop_ins,
         files,

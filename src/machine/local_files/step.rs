@@ -157,10 +157,9 @@ impl State {
         result: &Result<Rendered, RenderError>,
         fx: &mut Vec<Effect>,
     ) -> bool {
-        if self.local_files.asked.is_none_or(|asked| asked.ticket != ticket) {
+        if self.local_files.asked.take_if(|asked| asked.ticket == ticket).is_none() {
             return false;
         }
-        self.local_files.asked = None;
         let difference = match result {
             Ok(rendered) => self.difference_from(rendered),
             // Nobody can tell yet. A checkpoint that is damaged, or a policy that is not there, is told as what it is.

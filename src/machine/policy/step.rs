@@ -141,10 +141,9 @@ impl State {
         result: &Result<Rendered, RenderError>,
         fx: &mut Vec<Effect>,
     ) -> bool {
-        if self.policy.asked.is_none_or(|asked| asked.ticket != ticket) {
+        if self.policy.asked.take_if(|asked| asked.ticket == ticket).is_none() {
             return false;
         }
-        self.policy.asked = None;
         let forbids = match result {
             Ok(rendered) if Some(&rendered.digest) != self.running().digest.as_ref() => return true, // another one by now
             Ok(rendered) => {
