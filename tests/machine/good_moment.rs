@@ -80,6 +80,26 @@ fn without_a_courtesy_nobody_asks() {
     assert!(!node.effects.iter().any(|effect| matches!(effect, Effect::Query(_, Query::Streams(..)))));
 }
 
+/// Nothing starts that is not durably saved. Once the courtesy is over it is the disk that holds the change.
+#[test]
+fn what_the_disk_holds_is_not_said_to_wait_for_streams() {
+    let mut node = proven();
+    node.assign("b");
+    node.pass(45);
+    node.streams = Some(1);
+    node.assign("c");
+    node.store.full = true; // what `b` earned is saved each minute
+    node.pass(COURTESY - 5);
+    assert_eq!(hold(&node), Some(Hold::Streams(1)));
+    node.pass(10);
+    assert_eq!((hold(&node), node.active()), (None, "b"));
+    let condition = node_status(&node.state).condition;
+    assert!(condition.message.ends_with("no space left on device"), "{}", condition.message);
+    node.store.full = false;
+    assert!(node.until_start(60).is_some());
+    assert_eq!(node.active(), "c");
+}
+
 /// A wait may be long, and an administrator goes on editing: what nobody asks for any more does not fill the disk.
 #[test]
 fn what_was_overtaken_while_it_waited_is_removed() {

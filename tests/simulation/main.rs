@@ -164,6 +164,7 @@ const FAILED_ONCE: &[u64] = &[
     899_189_306_187_317_351,
     899_189_306_187_317_431,
     2056,
+    967_417_698_950_578_515,
 ];
 
 fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {

@@ -10,8 +10,10 @@ use super::table::HazardClass;
 use super::{effective, quantity};
 use crate::bounds::first_of;
 use crate::pods::{NodeSummary, PodInventory};
-use crate::readmission::allocatable::{kept_for_eviction, of_kubelet, places, reserved, reserved_by};
-use crate::readmission::eviction::{self, ALLOCATABLE_MEMORY, Crossed, crossed, unmeasured};
+use crate::readmission::room::{
+    ALLOCATABLE_MEMORY, Crossed, crossed, evicts, kept_for_eviction, of_kubelet, places, reserved, reserved_by,
+    unmeasured,
+};
 use crate::readmission::{Certainty, Kubelet, Reason, Refusal, refusals};
 
 /// Pods named in a message.
@@ -70,7 +72,7 @@ pub fn preview(old: &Kubelet<'_>, new: &Kubelet<'_>, inventory: Option<&PodInven
         Reason::OutOf(_) | Reason::Preempting(_) => !refused_today.contains(refusal),
         Reason::Evicted => {
             let pod = inventory.and_then(|inventory| inventory.pods.iter().find(|pod| pod.name == refusal.pod));
-            pod.is_some_and(|pod| eviction::refuses(pod, old).is_none())
+            pod.is_some_and(|pod| evicts(pod, old).is_none())
         }
         Reason::NodeAffinity | Reason::TaintToleration => false,
     };

@@ -1,14 +1,16 @@
-//! Pools as the API server has them, read and written.
+//! Pools as the API server has them, read and written, and the Lease of who carries them out.
 
 use kube::Resource as _;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{GetParams, Patch, PatchParams, PostParams};
 use kube::core::request::Request as Path;
 use serde_json::{Value, json};
 
 use super::client::{ApiError, Client, RequestResult, segment};
 use super::list::{self, Selector};
 use super::write::MANAGER;
+use crate::context::NAMESPACE;
 use crate::failure::Failure;
+use crate::fleet::leader_election::LEASE_NAME;
 use crate::fleet::pool::types::{BadRevision, KubeletConfigPool};
 
 /// A write is tried again so often because the controller wrote the status meanwhile.
@@ -123,6 +125,13 @@ pub(crate) fn with_spec(name: &str, old: Option<&StoredPool>, spec: &Value) -> V
         object.insert("spec".to_owned(), spec.clone());
     }
     object
+}
+
+/// The Lease of who carries out pools: `Null`, if there is none.
+pub(crate) async fn lease(client: &Client) -> Result<Value, ApiError> {
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
+    let lease = Path::new(path).get(LEASE_NAME, &GetParams::default());
+    Ok(client.optional(&format!("get the Lease {LEASE_NAME}"), lease).await?.unwrap_or_default())
 }
 
 /// Merges into a pool, if it is the one that was read. `subresource`: of which alone that is, such as `status`.

@@ -1,6 +1,6 @@
 //! `doctor`: finds what is missing, and says what mends it. It changes nothing: what it tries it tries as a dry run.
 
-pub(crate) mod requests;
+mod requests;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

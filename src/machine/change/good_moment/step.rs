@@ -214,10 +214,13 @@ impl State {
         self.pending.good_moment = None;
     }
 
-    /// The change that waits for a good moment.
+    /// The change that waits for a good moment. Once its time is over, the disk may be what it waits for.
     #[must_use]
     pub fn waiting(&self) -> Option<Waiting<'_>> {
         let Change { source, stage: Stage::GoodMoment(_, inquiry), .. } = self.change.as_ref()? else { return None };
+        if inquiry.until.is_some_and(|until| self.now >= until) && !self.writer.is_idle() {
+            return None;
+        }
         Some(Waiting { source: source.as_ref(), hold: inquiry.hold.as_ref()?, until: inquiry.until })
     }
 }

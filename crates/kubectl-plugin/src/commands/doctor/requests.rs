@@ -4,16 +4,15 @@ use std::collections::BTreeSet;
 
 use hyper::header::{CONTENT_TYPE, HeaderName};
 use hyper::{Method, Request};
-use kube::api::{GetParams, ListParams};
+use kube::api::ListParams;
 use kube::core::request::Error::BuildRequest;
 use kube::core::request::Request as Path;
 use serde_json::{Value, json};
 
 use crate::api::client::{ApiError, Client, RequestResult, config_maps};
-use crate::api::pools::list_objects;
+use crate::api::pools::{lease, list_objects};
 use crate::context::NAMESPACE;
 use crate::fleet::doctor::rights::{self, Right};
-use crate::fleet::leader_election::LEASE_NAME;
 use kubelet_config::assignment::LABELS;
 use kubelet_config::reported::plain;
 
@@ -108,13 +107,6 @@ pub(crate) async fn pools_group(client: &Client) -> Result<Option<Value>, ApiErr
 /// All pools, and the Lease of who carries them out: `Null`, if there is none.
 pub(crate) async fn pools(client: &Client) -> Result<(Vec<Value>, Value), ApiError> {
     Ok((list_objects(client).await?, lease(client).await?))
-}
-
-/// The Lease of who carries out pools: `Null`, if there is none.
-pub(crate) async fn lease(client: &Client) -> Result<Value, ApiError> {
-    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
-    let lease = Path::new(path).get(LEASE_NAME, &GetParams::default());
-    Ok(client.optional(&format!("get the Lease {LEASE_NAME}"), lease).await?.unwrap_or_default())
 }
 
 /// The image of the controller's Pod, if who holds the Lease is one: its identity begins with the Pod's name.

@@ -9,9 +9,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::progress_reporter::ProgressReporter;
 use crate::api::client::Client;
 use crate::api::list::Selector;
-use crate::api::pools::StoredPool;
+use crate::api::pools::{self, StoredPool};
 use crate::api::watch::{Event, Watcher};
-use crate::commands::doctor::requests;
 use crate::commands::wait::interrupted;
 use crate::fleet::leader_election::{Claim, LEASE_NAME, RETRY_PERIOD, claim, holder};
 use crate::fleet::pool::progress::{Standing, advice, condition, standing};
@@ -108,7 +107,7 @@ impl ObservedController {
     /// The first look, which can only go by the time of day.
     async fn new(client: &Client, reporter: &ProgressReporter) -> Self {
         let mut observed = Self { lease: Value::Null, changed: Instant::now(), has_acted: false, told: None };
-        match requests::lease(client).await {
+        match pools::lease(client).await {
             Ok(lease) => {
                 match holder(&lease, jiff::Timestamp::now()) {
                     Ok(holder) => observed.acts(holder, reporter),
@@ -129,7 +128,7 @@ impl ObservedController {
 
     /// The next one. A holder renews its Lease each [`RETRY_PERIOD`]; what cannot be read now is read then.
     async fn look(&mut self, client: &Client, reporter: &ProgressReporter) {
-        let lease = match requests::lease(client).await {
+        let lease = match pools::lease(client).await {
             Ok(lease) => lease,
             Err(error) => {
                 self.has_acted |= error.code() == 403; // as at the first look: nobody could say more

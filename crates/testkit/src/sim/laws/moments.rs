@@ -61,8 +61,8 @@ impl Outside {
         let before = self.moments.waits.take().filter(|(before, _)| before == source);
         let since = before.map_or(self.now, |(_, since)| since);
         self.moments.waits = Some((source.clone(), since));
-        let (excused, waited) = (self.store_lags() || self.disk_is_ailing(), self.now.saturating_sub(since));
+        let waited = self.now.saturating_sub(since);
         let in_time = waited <= COURTESY + SLACK;
-        self.account.check(Law::Courtesy, excused, in_time, || format!("{source} has waited for {waited:?}"));
+        self.account.check(Law::Courtesy, false, in_time, || format!("{source} has waited for {waited:?}"));
     }
 }
