@@ -143,8 +143,11 @@ impl ports::Preflight for KubeletPreflight {
             let verdict = match parked {
                 Ok(output) => Verdict::Valid(classify::remarks(&output)),
                 Err(why) => {
-                    tracing::info!("no kubelet stands by, this one will be started anew: {why}");
-                    judge_tested(&command, &tested, &Candidate::from(&candidate)).await
+                    let verdict = judge_tested(&command, &tested, &Candidate::from(&candidate)).await;
+                    if !matches!(verdict, Verdict::Load(_) | Verdict::Validate(_)) {
+                        tracing::info!("no kubelet stands by, this one will be started anew: {why}");
+                    }
+                    verdict
                 }
             };
             metrics.preflight_took(started.elapsed().as_secs_f64());

@@ -40,6 +40,7 @@ fn refuse(style: Style, rows: Vec<Row>) {
         assert!(rig.status()["errorDetail"].as_str().unwrap().contains(words), "{style:?} {index}");
     }
     assert_eq!((rig.starts(), rig.last_pid()), (2, pid));
+    assert!(!rig.log().contains("will be started anew"), "{style:?}: none of them is");
     // Nothing of all that is in the way of a good one.
     let good = rig.apply("a", &configuration("maxPods: 43"));
     rig.wait_error(&good, "");
