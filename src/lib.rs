@@ -1,7 +1,8 @@
 //! # kubelet-supervisor
 //!
 //! Dynamic kubelet configuration around an unmodified kubelet, that cannot take a node down. This is the daemon; beside
-//! it are `crates/config` (what daemon and plugin both know), `crates/kubectl-plugin` and `crates/testkit`.
+//! it are `crates/config` (what daemon and plugin both know), `crates/exposition` (how both show things),
+//! `crates/kubectl-plugin` and `crates/testkit`.
 //!
 //! ## Rooms
 //!

@@ -158,12 +158,12 @@ impl Process {
         self.running.version = version;
     }
 
-    /// Fields of it that flags override.
     /// The same content, signed anew.
     pub(super) fn set_signed(&mut self, signed: Option<Signed>) {
         self.running.signed = signed;
     }
 
+    /// Fields of it that flags override.
     pub(super) fn set_shadowed(&mut self, shadowed: Vec<String>) {
         self.running.shadowed = shadowed;
     }

@@ -91,8 +91,7 @@ Examples:
     Explain(explain::Options),
     /// Shows the events of a node's configuration.
     History(history::Options),
-    /// Brings a ConfigMap to a pool of nodes: canaries first, then waves. Writes a KubeletConfigPool, and carries it out from here while
-    /// no controller does.
+    /// Brings a ConfigMap to a pool of nodes: canaries first, then waves. Writes a KubeletConfigPool and follows it; a controller carries it out.
     #[command(after_help = "\
 Examples:
   kubectl kubelet-config rollout pool-a-5f7c8d -l pool=a --max-unavailable 5%
@@ -111,7 +110,7 @@ pub fn command() -> clap::Command {
 }
 
 /// Runs the plugin. Exit codes: 0; 1 on failure (`diff`: different); 2 for a usage error (`diff`: any error;
-/// `doctor`: it could not look); 75 where `rollout` may be tried again.
+/// `doctor`: it could not look); 75 where `rollout resume` follows it again.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     // Not for clap: what is to be completed is no command line yet.

@@ -8,9 +8,7 @@ use tokio::net::TcpListener;
 
 use crate::api::client::Client;
 use crate::commands::wait::interrupted;
-use crate::controller::{self, Leader};
-use crate::fleet::leader_election::LEASE_NAME;
-use crate::output;
+use crate::controller;
 use crate::{Context, Failure};
 
 /// Less than what is left of a Lease when its holder stops acting.
@@ -28,7 +26,7 @@ impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let listener = self.listener().await?;
         let client = client(context);
-        controller::run(&client, &tell, listener, interrupted()).await?;
+        controller::run(&client, listener, interrupted()).await?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -48,13 +46,4 @@ impl Options {
 /// A write that is answered later could be that of a controller whose Lease is over.
 fn client(context: &Context) -> Client {
     Client { answer: ANSWER_TIMEOUT, page: 100, ..context.api() }
-}
-
-fn tell(leader: Leader<'_>) {
-    let said = match leader {
-        Leader::Us(us) => format!("{us} holds the Lease {LEASE_NAME}"),
-        Leader::Other(other) => format!("{other} holds the Lease {LEASE_NAME}; waiting"),
-        Leader::Nobody => format!("the Lease {LEASE_NAME} is lost"),
-    };
-    output::note(&said);
 }

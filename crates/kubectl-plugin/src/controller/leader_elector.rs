@@ -42,15 +42,6 @@ impl LeadershipGuard {
     }
 }
 
-/// Who carries out pools, when that has changed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Leader<'a> {
-    Us(&'a str),
-    Other(&'a str),
-    /// Ours is lost.
-    Nobody,
-}
-
 pub(super) struct LeaderElector {
     client: Client,
     path: String,
@@ -75,10 +66,6 @@ impl LeaderElector {
         }
     }
 
-    pub(super) fn identity(&self) -> &str {
-        &self.id
-    }
-
     pub(super) fn guard(&self) -> LeadershipGuard {
         self.guard.clone()
     }
@@ -87,13 +74,16 @@ impl LeaderElector {
     ///
     /// # Errors
     /// A refusal that will stay one.
-    pub(super) async fn acquire(&mut self, on_leader: &dyn Fn(Leader<'_>)) -> Result<(), Failure> {
+    pub(super) async fn acquire(&mut self) -> Result<(), Failure> {
         let mut told = None;
         loop {
             match self.try_acquire_or_renew().await {
-                Ok(Claim::Ours) => return Ok(()),
+                Ok(Claim::Ours) => {
+                    output::note(&format!("{} holds the Lease {LEASE_NAME}", self.id));
+                    return Ok(());
+                }
                 Ok(Claim::Held(other)) if told.as_ref() != Some(&other) => {
-                    on_leader(Leader::Other(&other));
+                    output::note(&format!("{other} holds the Lease {LEASE_NAME}; waiting"));
                     told = Some(other);
                 }
                 Ok(_) => {}
@@ -128,6 +118,7 @@ impl LeaderElector {
             }
         }
         self.guard.set(None);
+        output::note(&format!("the Lease {LEASE_NAME} is lost"));
         Ok(())
     }
 
@@ -135,7 +126,7 @@ impl LeaderElector {
     pub(super) async fn release(&mut self) {
         if self.guard.is_leader() {
             self.guard.set(None);
-            let body = released(&self.seen.0, LEASE_NAME);
+            let body = released(&self.seen.0);
             let request =
                 Path::new(&self.path).replace(LEASE_NAME, &PostParams::default(), body.to_string().into_bytes());
             let _ = tokio::time::timeout(RETRY_PERIOD, self.client.request("release the Lease", request)).await;
@@ -152,7 +143,7 @@ impl LeaderElector {
         if let Claim::Held(_) = now {
             return Ok(now);
         }
-        let body = acquired_or_renewed(&lease, LEASE_NAME, &self.id, Timestamp::now()).to_string().into_bytes();
+        let body = acquired_or_renewed(&lease, &self.id, Timestamp::now()).to_string().into_bytes();
         let (path, params) = (Path::new(&self.path), PostParams::default());
         let what = format!("write the Lease {LEASE_NAME}");
         // The resourceVersion that was read is in it: of two that write at once one is told 409.

@@ -24,19 +24,17 @@ use crate::fleet::pool::types::KubeletConfigPool;
 use crate::output;
 pub use crd::crd;
 use drains::Drains;
-pub(crate) use leader_elector::Leader;
 use leader_elector::{LeaderElector, LeadershipGuard};
 use metrics::Metrics;
 use nodes::NodeStore;
 use reconcile::Reconciler;
 
-/// Acts whenever it holds the Lease, until `stop`. `on_leader` is told who holds it; `listener`: where it shows how it is.
+/// Acts whenever it holds the Lease, until `stop`. `listener`: where it shows how it is.
 ///
 /// # Errors
 /// A right that is missing.
 pub(crate) async fn run(
     client: &Client,
-    on_leader: &dyn Fn(Leader<'_>),
     listener: Option<TcpListener>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
@@ -49,7 +47,7 @@ pub(crate) async fn run(
         }
     };
     let result = tokio::select! {
-        result = lead(client, &mut elector, on_leader, &metrics) => result,
+        result = lead(client, &mut elector, &metrics) => result,
         () = serve => Err(Failure::new("the metrics listener ended")),
         () = stop => Ok(()),
     };
@@ -57,21 +55,14 @@ pub(crate) async fn run(
     result
 }
 
-async fn lead(
-    client: &Client,
-    elector: &mut LeaderElector,
-    on_leader: &dyn Fn(Leader<'_>),
-    metrics: &Metrics,
-) -> Result<(), Failure> {
+async fn lead(client: &Client, elector: &mut LeaderElector, metrics: &Metrics) -> Result<(), Failure> {
     loop {
-        elector.acquire(on_leader).await?;
-        on_leader(Leader::Us(elector.identity()));
+        elector.acquire().await?;
         let guard = elector.guard();
         tokio::select! {
             result = elector.renew() => {
                 result?;
                 metrics.follow(None);
-                on_leader(Leader::Nobody);
             }
             failure = reconcile_all(client, guard, metrics) => return Err(failure),
         }

@@ -63,7 +63,7 @@ pub(crate) fn holder(lease: &Value, now: Timestamp) -> Result<&str, String> {
 }
 
 /// The Lease as `us` holds it from now on; `lease`: as it stands, `Null` if there is none.
-pub(crate) fn acquired_or_renewed(lease: &Value, name: &str, us: &str, now: Timestamp) -> Value {
+pub(crate) fn acquired_or_renewed(lease: &Value, us: &str, now: Timestamp) -> Value {
     let holder = lease.pointer("/spec/holderIdentity").and_then(Value::as_str).unwrap_or_default();
     let transitions = lease.pointer("/spec/leaseTransitions").and_then(Value::as_u64).unwrap_or_default();
     let time = |time: Timestamp| Value::from(time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string());
@@ -73,21 +73,20 @@ pub(crate) fn acquired_or_renewed(lease: &Value, name: &str, us: &str, now: Time
     };
     with_spec(
         lease,
-        name,
         json!({"holderIdentity": us, "leaseDurationSeconds": LEASE_DURATION.as_secs(), "renewTime": time(now),
         "acquireTime": acquired, "leaseTransitions": transitions}),
     )
 }
 
 /// The Lease as nobody holds it.
-pub(crate) fn released(lease: &Value, name: &str) -> Value {
+pub(crate) fn released(lease: &Value) -> Value {
     let mut spec = lease.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
     spec.extend([("holderIdentity".to_owned(), "".into()), ("leaseDurationSeconds".to_owned(), 1.into())]);
-    with_spec(lease, name, spec)
+    with_spec(lease, spec)
 }
 
-fn with_spec(lease: &Value, name: &str, spec: impl Into<Value>) -> Value {
-    let metadata = lease.get("metadata").cloned().unwrap_or_else(|| json!({ "name": name }));
+fn with_spec(lease: &Value, spec: impl Into<Value>) -> Value {
+    let metadata = lease.get("metadata").cloned().unwrap_or_else(|| json!({ "name": LEASE_NAME }));
     json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec.into()})
 }
 
@@ -101,35 +100,35 @@ mod tests {
 
     #[test]
     fn a_lease_is_free_when_it_stood_still_for_its_duration() {
-        let lease = acquired_or_renewed(&Value::Null, "l", "a", at("2026-01-01T00:00:00Z"));
+        let lease = acquired_or_renewed(&Value::Null, "a", at("2026-01-01T00:00:00Z"));
         assert_eq!(claim(&lease, "a", Duration::MAX), Claim::Ours);
         assert_eq!(claim(&lease, "b", Duration::from_secs(14)), Claim::Held("a".to_owned()));
         assert_eq!(claim(&lease, "b", Duration::from_secs(15)), Claim::Free);
-        assert_eq!(claim(&released(&lease, "l"), "b", Duration::ZERO), Claim::Free);
+        assert_eq!(claim(&released(&lease), "b", Duration::ZERO), Claim::Free);
         let for_ever = json!({"spec": {"holderIdentity": "a", "leaseDurationSeconds": 1_000_000}});
         assert_eq!(claim(&for_ever, "b", MAX_LEASE_DURATION), Claim::Free, "nobody holds it for ever");
     }
 
     #[test]
     fn who_holds_it_by_the_time_of_day() {
-        let lease = acquired_or_renewed(&Value::Null, "l", "a", at("2026-01-01T00:00:00Z"));
+        let lease = acquired_or_renewed(&Value::Null, "a", at("2026-01-01T00:00:00Z"));
         assert_eq!(holder(&lease, at("2026-01-01T00:01:14Z")), Ok("a"));
         let over = holder(&lease, at("2026-01-01T00:01:15Z"));
         assert_eq!(over, Err("a renewed it at 2026-01-01T00:00:00.000000Z, and no more".to_owned()));
         assert_eq!(holder(&lease, at("2025-12-31T00:00:00Z")), Ok("a"), "a clock that is behind");
-        for none in [released(&lease, "l"), Value::Null] {
+        for none in [released(&lease), Value::Null] {
             assert_eq!(holder(&none, at("2026-01-01T00:00:00Z")), Err("nobody holds it".to_owned()));
         }
     }
 
     #[test]
     fn a_renewal_keeps_what_it_was_acquired_with() {
-        let first = acquired_or_renewed(&Value::Null, "l", "a", at("2026-01-01T00:00:00Z"));
-        let renewed = acquired_or_renewed(&first, "l", "a", at("2026-01-01T00:00:02Z"));
+        let first = acquired_or_renewed(&Value::Null, "a", at("2026-01-01T00:00:00Z"));
+        let renewed = acquired_or_renewed(&first, "a", at("2026-01-01T00:00:02Z"));
         assert_eq!(renewed["spec"]["acquireTime"], "2026-01-01T00:00:00.000000Z");
         assert_eq!(renewed["spec"]["renewTime"], "2026-01-01T00:00:02.000000Z");
         assert_eq!(renewed["spec"]["leaseTransitions"], 0);
-        let other = acquired_or_renewed(&renewed, "l", "b", at("2026-01-01T00:01:00Z"));
+        let other = acquired_or_renewed(&renewed, "b", at("2026-01-01T00:01:00Z"));
         assert_eq!((&other["spec"]["leaseTransitions"], &other["spec"]["holderIdentity"]), (&json!(1), &json!("b")));
     }
 }
