@@ -105,7 +105,9 @@ impl Options {
         // A kubelet without a file of its own has defaults that no file can say.
         let follows = self.follow_local && args.last("config").is_some();
         let local_files = follows.then(ConfigMapRef::local_files);
-        let default_source = self.default_source.clone().or(local_files);
+        // Without an API server the node has no other source.
+        let has_api_server = args.last("kubeconfig").is_some();
+        let default_source = self.default_source.clone().filter(|_| has_api_server || !follows).or(local_files);
         Ok(Settings {
             program,
             dir: settings::store_dir(self.dynamic_config_dir.as_deref(), &args),
@@ -115,8 +117,8 @@ impl Options {
                 isolation: self.isolation_timeout.0,
                 boots: self.trial_boots,
                 confirm_within: self.confirm_within.map(|within| within.0),
-                api_server: args.last("kubeconfig").is_some(),
-                standalone: args.last("kubeconfig").is_none() && !follows,
+                api_server: has_api_server,
+                standalone: !has_api_server && !follows,
                 default_source,
                 follow_local: self.follow_local,
                 spread: self.spread.0,

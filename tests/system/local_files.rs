@@ -136,6 +136,7 @@ fn standalone() -> (Rig, Value) {
     let mut rig = with_drop_in();
     rig.options.push("--follow-local".to_owned());
     rig.args.retain(|arg| !arg.starts_with("--kubeconfig"));
+    rig.option("--default-source", "kube-system/kubelet-config"); // nobody is there who could give it
     rig.local("maxPods: 42");
     rig.up();
     let first = wait_proven(&rig, &Value::Null);
@@ -190,6 +191,7 @@ fn the_very_first_edit_has_a_way_back() {
     rig.option("--trial-duration", "5s");
     rig.options.push("--follow-local".to_owned());
     rig.args.retain(|arg| !arg.starts_with("--kubeconfig"));
+    rig.option("--default-source", "kube-system/kubelet-config"); // nobody is there who could give it
     rig.local("maxPods: 42");
     rig.up();
     rig.wait_status("it is seen", |status| status["assigned"]["configMap"]["uid"] == "local-files");

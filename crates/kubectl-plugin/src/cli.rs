@@ -110,7 +110,7 @@ pub fn command() -> clap::Command {
 }
 
 /// Runs the plugin. Exit codes: 0; 1 on failure (`diff`: different); 2 for a usage error (`diff`: any error;
-/// `doctor`: it could not look); 75 where `rollout resume` follows it again.
+/// `doctor`: it could not look); 75 where `rollout status --watch` follows it again.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     // Not for clap: what is to be completed is no command line yet.

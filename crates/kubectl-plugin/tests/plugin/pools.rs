@@ -110,14 +110,14 @@ fn a_namespace_that_means_nothing_is_refused() {
 fn how_far_pools_are() {
     let bench = bench();
     assert!(bench.run(&["rollout", "status"]).ok().contains("workers   0"));
-    let condition = |kind: &str, status: &str| {
-        json!({"type": kind, "status": status, "reason": "PreflightRefused", "message": "so", "observedGeneration": 1,
+    let condition = |kind: &str, status: &str, reason: &str| {
+        json!({"type": kind, "status": status, "reason": reason, "message": "so", "observedGeneration": 1,
             "lastTransitionTime": "2026-01-01T00:00:00Z"})
     };
     let status = json!({
         "observedGeneration": 1, "currentRevision": "workers-a", "updateRevision": "workers-b", "nodes": 1, "updated": 1, "failed": 1,
         "badRevisions": [{"revision": "workers-b", "nodes": [{"name": NODE, "message": "\u{1b}[31mno\nnever"}]}],
-        "conditions": [condition("Ready", "False"), condition("Stalled", "True")],
+        "conditions": [condition("Ready", "False", "PreflightRefused"), condition("Stalled", "True", "PreflightRefused")],
     });
     bench.server.patch_pool("workers", &json!({ "status": status }));
     bench.server.set_condition(NODE, "Ready", "True");
@@ -131,6 +131,13 @@ fn how_far_pools_are() {
     let shown = bench.run(&["rollout", "status", "pool/workers", "-o", "json"]).json();
     assert_eq!((&shown["pool"], &shown["remaining"][0]["state"]), (&json!("workers"), &json!("waiting")));
     assert!(bench.run(&["rollout", "status", "-o", "wide"]).ok().contains("workers-a   workers-b   so"));
+    // To follow it approves nothing.
+    let waits = json!({"badRevisions": [], "conditions": [condition("Ready", "False", "AwaitingApproval")]});
+    bench.server.patch_pool("workers", &json!({ "status": waits }));
+    bench.server.faults().push(Fault::new(Verb::Get, "leases", FaultKind::Status(403))); // it is believed then
+    let followed = bench.run(&["rollout", "status", "workers", "--watch"]).ok();
+    assert!(followed.contains("pool/workers waits: the canaries have workers-b"), "{followed}");
+    assert_eq!(bench.server.pool("workers").unwrap()["metadata"]["annotations"], Value::Null);
     let none = bench.run(&["rollout", "status", "nobody"]);
     assert!(none.code == 1 && none.err.contains("there is no pool \"nobody\""), "{none:?}");
     bench.server.faults().push(Fault::new(Verb::List, "kubeletconfigpools", FaultKind::Status(404)));

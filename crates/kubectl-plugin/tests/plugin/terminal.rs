@@ -315,7 +315,7 @@ fn a_rollout_that_nobody_carries_out_is_told_so() {
             "`kubectl kubelet-config controller`",
             "packaging/manifests/pools",
             "pool workers stays as it is",
-            "`kubectl kubelet-config rollout resume workers` follows it again",
+            "`kubectl kubelet-config rollout status workers --watch` follows it again",
         ] {
             assert!(err.replace("\n  ", " ").contains(words), "{words:?} is not in {err}");
         }

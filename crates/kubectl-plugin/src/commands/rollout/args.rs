@@ -149,6 +149,9 @@ pub(crate) struct StatusArgs {
     /// The pool (KubeletConfigPool), as NAME or pool/NAME.
     #[arg(value_name = "POOL", value_parser = pool_name)]
     pub(crate) name: Option<String>,
+    /// Follow the pool, and change nothing, until it has come to an end; Ctrl-C leaves it as it is.
+    #[arg(short, long, requires = "name", conflicts_with = "output")]
+    pub(crate) watch: bool,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Format,

@@ -40,7 +40,7 @@ pub(crate) async fn run(context: &Context, name: &str, mut reporter: ProgressRep
 }
 
 fn again(name: &str, message: &str) -> Failure {
-    let message = format!("{message}; `kubectl kubelet-config rollout resume {name}` follows it again");
+    let message = format!("{message}; `kubectl kubelet-config rollout status {name} --watch` follows it again");
     Failure { code: AGAIN, message }
 }
 

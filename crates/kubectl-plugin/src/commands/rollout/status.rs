@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::args::StatusArgs;
+use super::follow;
+use super::progress_reporter::ProgressReporter;
 use crate::api::client::Client;
 use crate::api::list::{Selector, list};
 use crate::api::nodes::NODES;
@@ -22,6 +24,7 @@ use kubelet_config::reported::{plain, text};
 pub(crate) async fn run(context: &Context, args: StatusArgs) -> Result<ExitCode, Failure> {
     let api = context.api();
     match args.name {
+        Some(name) if args.watch => return Box::pin(follow::run(context, &name, ProgressReporter::new(false))).await,
         Some(name) => one(&api, &pools::get(&api, &name).await?, args.output).await?,
         None => all(&pools::list(&api).await?, args.output)?,
     }
