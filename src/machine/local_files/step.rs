@@ -138,12 +138,14 @@ impl State {
     /// # Errors
     /// Nothing waits for that, or the policy does not let it count.
     pub(in crate::machine) fn acknowledge(&self, after: &mut Records, class: HazardClass) -> Result<String, String> {
+        // One class of several may be accepted already, and nobody has judged the version since.
+        let is_it = |version: &Version, known: &LocalHazards| {
+            let refused = self.bad_version(version).is_some() || !known.acknowledged.is_empty();
+            version.source == known.source && !known.refused.is_empty() && refused
+        };
         let assigned = after.assigned.clone();
-        let refused = assigned.filter(|version| self.bad_version(version).is_some());
-        let is_it =
-            |version: &Version, known: &LocalHazards| version.source == known.source && !known.refused.is_empty();
         let Some((version, known)) =
-            refused.zip(after.local_hazards.as_mut()).filter(|(version, known)| is_it(version, known))
+            assigned.zip(after.local_hazards.as_mut()).filter(|(version, known)| is_it(version, known))
         else {
             return Err("no hazard of the local files waits to be acknowledged (those of a ConfigMap are \
                         acknowledged by its annotation kubelet-supervisor.io/acknowledge)"
