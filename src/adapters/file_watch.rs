@@ -126,7 +126,10 @@ impl WatchPaths {
         let mut path = path.to_owned();
         for _ in 0..=LINKS {
             self.files.push(path.clone());
-            let link = path.ancestors().find_map(|part| Some((part.to_owned(), std::fs::read_link(part).ok()?)));
+            // As the kernel goes: a link behind another one may lead away from it.
+            let mut parts: Vec<&Path> = path.ancestors().collect();
+            parts.reverse();
+            let link = parts.into_iter().find_map(|part| Some((part.to_owned(), std::fs::read_link(part).ok()?)));
             let Some((part, target)) = link else { return };
             let rest = path.strip_prefix(&part).map(Path::to_owned).unwrap_or_default();
             let target = part.parent().unwrap_or(Path::new("/")).join(target);
@@ -287,5 +290,29 @@ fn watch_tree(
     let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
     for entry in entries.filter(|entry| depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir())) {
         watch_tree(watch_dir, &entry.path(), depth - 1, counts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Whoever turns one of them gives another file.
+    #[test]
+    fn each_link_on_the_way_is_watched() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let at = |name: &str| root.join(name);
+        std::fs::create_dir(at("one")).unwrap();
+        std::fs::write(at("file"), "x").unwrap();
+        symlink("one", at("current")).unwrap();
+        symlink(at("file"), at("one/a.conf")).unwrap();
+        let mut watched = WatchPaths::default();
+        watched.add_file(&at("current/a.conf"));
+        for name in ["current", "one/a.conf", "file"] {
+            assert!(watched.files.contains(&at(name)), "{name}: {:?}", watched.files);
+        }
     }
 }

@@ -24,7 +24,7 @@ mod step;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     /// The assigned version; none: the assignment is withdrawn, and the local configuration is to run.
-    source: Option<Source>,
+    pub(super) source: Option<Source>,
     stage: Stage,
     /// When this node starts the change, if many nodes have the same one; `None`: now.
     starts_at: Option<Moment>,

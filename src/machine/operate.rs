@@ -341,10 +341,13 @@ fn retry(records: &mut Records) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::machine::model::{ConfigError, KubeletId};
-    use crate::machine::records::{BadReason, RecordFile};
+    use crate::machine::records::{BadReason, LocalHazards, RecordFile};
     use kubelet_config::digest::Digest;
+    use kubelet_config::hazard::HazardClass;
     use kubelet_config::source::ConfigMapRef;
 
     fn version(name: &str) -> Version {
@@ -375,6 +378,31 @@ mod tests {
         assert_eq!((&mark.kubelet, mark.error), (&KubeletId::ANY, ConfigError::Load));
         assert_eq!(mark.reason, BadReason::Failed(Failure::Operator));
         assert_eq!(pinned(&failed), Some(Pin { version: Some(good) }));
+    }
+
+    /// One command after the other, as `status` says it.
+    #[test]
+    fn without_a_supervisor_each_class_of_hazards_is_accepted() {
+        let version = Version { digest: None, ..version("x") };
+        let state = State::stopped(Records::default(), None, Moment::default());
+        let refused = BTreeSet::from([HazardClass::Reboot, HazardClass::Forbidden]);
+        let hazards = LocalHazards {
+            source: version.source.clone(),
+            digest: Digest("x".into()),
+            refused: refused.clone(),
+            acknowledged: BTreeSet::new(),
+        };
+        let mut records = Records {
+            bad: vec![state.bad(&version, BadReason::Rejected, ConfigError::Validate, "")],
+            assigned: Some(version),
+            local_hazards: Some(hazards),
+            ..Records::default()
+        };
+        for class in refused.clone() {
+            records = told(&records, &Command::Acknowledge { class }).unwrap().0;
+        }
+        assert_eq!(records.local_hazards.as_ref().unwrap().acknowledged, refused);
+        assert!(told(&records, &Command::Acknowledge { class: HazardClass::Forbidden }).is_err());
     }
 
     #[test]

@@ -100,11 +100,6 @@ impl ConfigSync {
         }
     }
 
-    /// True if what is assigned could not be had.
-    pub(super) fn is_failed(&self) -> bool {
-        matches!(self.config_map, ConfigMapState::Failed { .. })
-    }
-
     /// True if the assignment names no ConfigMap that there is, or another than this.
     pub(super) fn is_gone(&self, source: &Source) -> bool {
         matches!(self.config_map, ConfigMapState::Failed { .. }) || self.assigned_map() != Some(&source.reference)

@@ -1,5 +1,7 @@
 //! The local files change while a kubelet runs.
 
+use std::time::Duration;
+
 use kubelet_config::assignment::Assignment;
 use kubelet_config::hazard::HazardClass;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef};
@@ -339,6 +341,42 @@ fn a_broken_file_of_a_followed_node_costs_no_restart() {
     edit(&mut node, "4");
     assert_eq!((node.starts.len(), node.running()), (starts, Some("a")), "{:?}", node.events());
     assert!(node.is_bad("a"));
+}
+
+/// Nobody wants it any more: neither what waits for its moment, nor what was refused.
+#[test]
+fn an_edit_that_is_taken_back_is_not_made() {
+    let settings = Settings { follow_local: true, courtesy: Duration::from_secs(300), ..Settings::default() };
+    let mut node = Node::with(settings);
+    node.define_overlay("a");
+    prove(&mut node, "a");
+    let starts = node.starts.len();
+    node.streams = Some(1);
+    edit(&mut node, "2");
+    edit(&mut node, "");
+    node.streams = Some(0);
+    node.pass(60);
+    assert_eq!((node.starts.len(), node.running()), (starts, Some("a")), "{:?}", node.events());
+    node.refused.push("a+4".to_owned());
+    edit(&mut node, "4");
+    assert!(node.is_bad("a") && node.disk().assigned != node.disk().last_known_good);
+    edit(&mut node, "");
+    assert_eq!((&node.disk().assigned, node.starts.len()), (&node.disk().last_known_good, starts));
+
+    let mut node = following_itself();
+    node.step(Input::Node(Assignment::Local));
+    node.edit("local-files", "1");
+    node.pass(700);
+    node.refused.push("local+2".to_owned());
+    for (text, version) in [("2", "2"), ("", "1")] {
+        node.effects.clear();
+        edit(&mut node, text);
+        assert!(node.effects.iter().any(|effect| matches!(effect, Effect::Watch(Some(_)))), "{text:?} is read");
+        node.edit("local-files", version);
+        node.pass(30);
+        let is_bad = node.disk().assigned != node.disk().last_known_good;
+        assert_eq!((is_bad, node.starts.len()), (version == "2", 1), "{:?}", node.events());
+    }
 }
 
 #[test]

@@ -76,6 +76,18 @@ impl State {
         true
     }
 
+    /// They say what runs. True if before they could not be read, or what they said is under way, or was not taken up.
+    fn is_edit_taken_back(&self) -> bool {
+        let active = self.active().map(|version| &version.source);
+        let runs = |source: &Source| active == Some(source);
+        if self.sync.assigned_map().is_some_and(ConfigMapRef::is_local_files) {
+            return self.sync.error().is_some() || self.sync.resolved().is_none_or(|source| !runs(&source));
+        }
+        let refused = |version: &Version| runs(&version.source) && version.digest != self.running().digest;
+        self.change.as_ref().and_then(|change| change.source.as_ref()).is_some_and(runs)
+            || self.records().assigned.as_ref().is_some_and(refused)
+    }
+
     /// True if the local files run and have yet to become last known good: the way back from a change of them would lead to
     /// that very change.
     pub(in crate::machine) fn are_local_files_unproven(&self) -> bool {
@@ -126,12 +138,14 @@ impl State {
     /// # Errors
     /// Nothing waits for that, or the policy does not let it count.
     pub(in crate::machine) fn acknowledge(&self, after: &mut Records, class: HazardClass) -> Result<String, String> {
+        // One class of several may be accepted already, and nobody has judged the version since.
+        let is_it = |version: &Version, known: &LocalHazards| {
+            let refused = self.bad_version(version).is_some() || !known.acknowledged.is_empty();
+            version.source == known.source && !known.refused.is_empty() && refused
+        };
         let assigned = after.assigned.clone();
-        let refused = assigned.filter(|version| self.bad_version(version).is_some());
-        let is_it =
-            |version: &Version, known: &LocalHazards| version.source == known.source && !known.refused.is_empty();
         let Some((version, known)) =
-            refused.zip(after.local_hazards.as_mut()).filter(|(version, known)| is_it(version, known))
+            assigned.zip(after.local_hazards.as_mut()).filter(|(version, known)| is_it(version, known))
         else {
             return Err("no hazard of the local files waits to be acknowledged (those of a ConfigMap are \
                         acknowledged by its annotation kubelet-supervisor.io/acknowledge)"
@@ -178,15 +192,7 @@ impl State {
                 Some(LocalFilesDifference::Unusable(why.clone()))
             }
         };
-        let followed = match &difference {
-            None if (self.sync.is_failed() || self.sync.error().is_some())
-                && self.sync.assigned_map().is_some_and(ConfigMapRef::is_local_files) =>
-            {
-                self.take_up_local_files(fx) // they could not be read, or not be taken up, before
-            }
-            None => false,
-            Some(_) => self.take_up_local_files(fx),
-        };
+        let followed = (difference.is_some() || self.is_edit_taken_back()) && self.take_up_local_files(fx);
         if difference.is_some() && self.settings.follow_local && !followed {
             self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY)); // an operator may let go
         }
