@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::placement::is_tolerated;
-use super::{Certainty, Kubelet, Reason, Supplies, Supply};
+use super::types::{Certainty, Kubelet, Reason, Supplies, Supply};
 use crate::hazard::{cpus, effective, quantity};
 use crate::pods::{NodeSummary, PodSummary, amount};
 
