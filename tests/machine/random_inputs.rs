@@ -203,7 +203,7 @@ fn stored() -> impl Strategy<Value = Stored> {
 fn settings() -> impl Strategy<Value = Settings> {
     let minute = Duration::from_secs(60);
     let seldom = || prop::bool::weighted(0.2);
-    (seldom(), seldom(), any::<bool>(), seldom(), any::<bool>(), any::<bool>()).prop_map(
+    (seldom(), seldom(), any::<bool>(), seldom(), any::<bool>(), prop::bool::weighted(0.9)).prop_map(
         move |(spread, confirm, watchdog, alone, hung, courteous)| Settings {
             api_server: !alone,
             trial_duration: TRIAL,
