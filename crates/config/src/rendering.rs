@@ -330,36 +330,29 @@ fn path_field<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut String>
 fn absolute_paths(value: &mut Value, dir: &str) {
     for field in PATH_FIELDS {
         if let Some(path) = path_field(value, field) {
-            *path = joined(dir, path);
+            *path = format!("/{}", parts(&format!("{dir}/{path}")).0.join("/"));
         }
     }
 }
 
-/// A path below a directory, cleaned as the kubelet does (filepath.Join): by its letters, whatever is there.
-fn joined(dir: &str, path: &str) -> String {
-    let mut parts = Vec::new();
-    for part in dir.split('/').chain(path.split('/')) {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()),
-            name => parts.push(name),
-        }
-    }
-    format!("/{}", parts.join("/"))
-}
-
-/// The name that a relative path has once it is cleaned, as the kubelet does (filepath.Join); `None` if it leads out of
-/// its directory.
-fn cleaned(path: &str) -> Option<String> {
-    let mut parts = Vec::new();
+/// The parts of a path, cleaned as the kubelet does (filepath.Join): by its letters, whatever is there. And whether it
+/// leads out of where it starts.
+fn parts(path: &str) -> (Vec<&str>, bool) {
+    let (mut parts, mut leads_out) = (Vec::new(), false);
     for part in path.split('/') {
         match part {
             "" | "." => {}
-            ".." => drop(parts.pop()?),
+            ".." => leads_out |= parts.pop().is_none(),
             name => parts.push(name),
         }
     }
-    Some(parts.join("/"))
+    (parts, leads_out)
+}
+
+/// The name that a relative path has once it is cleaned; `None` if it leads out of its directory.
+fn cleaned(path: &str) -> Option<String> {
+    let (parts, leads_out) = parts(path);
+    (!leads_out).then(|| parts.join("/"))
 }
 
 /// Puts the key's name and the hash of its content where a path names a key; gives these keys.
@@ -431,7 +424,7 @@ fn healthz(args: &KubeletArgs, effective: &Value) -> Option<HealthzTarget> {
 }
 
 /// Address of the kubelet's plain healthz listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct HealthzTarget {
     /// IP address to connect to.
     pub host: String,

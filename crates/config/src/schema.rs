@@ -213,6 +213,18 @@ pub fn refusal_by(whom: &str, messages: &[String]) -> String {
     bounded(messages.iter().cloned(), &format!(" (refused by {whom})"))
 }
 
+/// True if the field at this dotted path is `parent` or below it.
+#[must_use]
+pub fn is_within(field: &str, parent: &str) -> bool {
+    field.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// True if a change of one field is a change of the other: they are the same, or one is within the other.
+#[must_use]
+pub fn overlap(one: &str, other: &str) -> bool {
+    is_within(one, other) || is_within(other, one)
+}
+
 /// True if a kubelet of this minor version knows the field at this dotted path, or an entry of a field that is a map; of an
 /// unknown version, if all do that are supervised; of one later than the tables, whatever it is.
 #[must_use]
@@ -328,6 +340,14 @@ mod tests {
 
     fn messages(config: &Value, minor: Option<u64>) -> Vec<String> {
         super::messages(&problems(config), minor)
+    }
+
+    #[test]
+    fn fields_within_fields() {
+        for (field, parent, within) in [("a.b", "a", true), ("a", "a", true), ("ab", "a", false), ("a", "a.b", false)] {
+            assert_eq!(is_within(field, parent), within, "{field} in {parent}");
+        }
+        assert!(overlap("a", "a.b") && !overlap("a.b", "a.c"));
     }
 
     #[test]

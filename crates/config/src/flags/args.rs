@@ -68,7 +68,7 @@ impl KubeletArgs {
                 (None, None) => continue,
             };
             let name = name.replace('_', "-");
-            if value.is_none() && !table::BOOLEANS.contains(&name.as_str()) {
+            if value.is_none() && !table::is_boolean(&name) {
                 value = args.get(index).cloned();
                 index += 1;
             }

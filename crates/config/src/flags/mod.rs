@@ -5,8 +5,6 @@
 //! sub-commands (`hyperkube kubelet …`).
 
 mod args;
-#[cfg(test)]
-mod node_command_lines;
 mod overlay;
 mod overrides;
 mod refused;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::refused;
 use super::table;
@@ -18,8 +18,8 @@ pub const KEY_SUFFIX: &str = ".flags";
 const MAX_BYTES: usize = 32 << 10;
 
 /// The changes to a command line, in canonical form: comments and the order of what is taken out do not count.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(into = "Vec<String>")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Vec<String>", try_from = "Vec<String>")]
 pub struct FlagOverrides {
     /// Names of flags of the unit's that are left out.
     removed: BTreeSet<String>,
@@ -77,7 +77,7 @@ impl FlagOverrides {
         let (flag, value) = flag.split_once('=').map_or((flag, None), |(flag, value)| (flag, Some(value)));
         let name = name(flag)?;
         match value {
-            None if !table::BOOLEANS.contains(&name.as_str()) => {
+            None if !table::is_boolean(&name) => {
                 return Err(format!("--{name} needs a value: --{name}=…"));
             }
             Some(value) if is_quoted(value) => {
@@ -169,6 +169,14 @@ impl fmt::Display for FlagOverrides {
 impl From<FlagOverrides> for Vec<String> {
     fn from(overrides: FlagOverrides) -> Self {
         overrides.lines()
+    }
+}
+
+impl TryFrom<Vec<String>> for FlagOverrides {
+    type Error = String;
+
+    fn try_from(lines: Vec<String>) -> Result<Self, String> {
+        Self::parse(&lines.join("\n"))
     }
 }
 

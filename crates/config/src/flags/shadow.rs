@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::KubeletArgs;
 use super::table;
-use crate::hazard;
+use crate::{hazard, schema};
 
 /// A payload field that a command-line flag overrides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +36,7 @@ impl KubeletArgs {
         }
         // By what they mean: `60s` is `1m0s`, and 110 the default of maxPods.
         let changed = hazard::diff(payload, &self.overlay(payload));
-        let within = |field: &str, parent: &str| {
-            field.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        shadows.retain(|shadow| {
-            changed.iter().any(|change| within(&change.field, &shadow.field) || within(&shadow.field, &change.field))
-        });
+        shadows.retain(|shadow| changed.iter().any(|change| schema::overlap(&change.field, &shadow.field)));
         shadows
     }
 }

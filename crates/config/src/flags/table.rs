@@ -2,52 +2,31 @@
 //!
 //! Facts from `AddKubeletConfigFlags` (cmd/kubelet/app/options/options.go of v1.20.2 and v1.36.2).
 
-/// Flags that never take the next argument.
+/// Flags that never take the next argument, and are no field.
 #[rustfmt::skip]
-pub(crate) const BOOLEANS: &[&str] = &[
+const BOOLEANS: &[&str] = &[
     "add-dir-header",
     "allow-privileged",
     "alsologtostderr",
-    "anonymous-auth",
-    "authentication-token-webhook",
-    "cgroups-per-qos",
     "containerized",
-    "contention-profiling",
-    "cpu-cfs-quota",
     "docker-only",
     "docker-tls",
     "enable-cadvisor-json-endpoints",
-    "enable-controller-attach-detach",
-    "enable-debugging-handlers",
     "enable-load-reader",
-    "enable-server",
     "exit-on-lock-contention",
     "experimental-allocatable-ignore-eviction",
     "experimental-check-node-capabilities-before-mount",
-    "experimental-kernel-memcg-notification",
-    "experimental-logging-sanitization",
-    "fail-cgroupv1",
-    "fail-swap-on",
     "help",
     "keep-terminated-pod-volumes",
-    "kernel-memcg-notification",
-    "local-storage-capacity-isolation",
     "log-cadvisor-usage",
     "log-json-split-stream",
     "log-text-split-stream",
     "logtostderr",
-    "make-iptables-util-chains",
     "one-output",
-    "protect-kernel-defaults",
     "really-crash-for-testing",
     "redirect-container-streaming",
-    "register-node",
     "register-schedulable",
-    "rotate-certificates",
-    "rotate-server-certificates",
-    "runonce",
     "seccomp-default",
-    "serialize-image-pulls",
     "skip-headers",
     "skip-log-headers",
     "storage-driver-secure",
@@ -82,6 +61,11 @@ use Kind::{Bool, Headers, Int, List, Map, Pair, Reservations, Taints, Text};
 /// The kind of a flag that is a field.
 fn kind(flag: &str) -> Option<Kind> {
     FIELDS.iter().find(|(name, ..)| *name == flag).map(|(.., kind)| *kind)
+}
+
+/// True if the flag never takes the next argument.
+pub(super) fn is_boolean(flag: &str) -> bool {
+    kind(flag) == Some(Bool) || BOOLEANS.contains(&flag)
 }
 
 /// True if the flag overrides a field.

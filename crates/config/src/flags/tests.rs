@@ -1,12 +1,17 @@
-//! Tests of the command line's reading, rewriting and precedence.
+//! Tests of the command line's reading, rewriting and precedence. The command lines as they are found on nodes are
+//! `fixtures/node_command_lines.yaml`.
 
 use super::shadow::Shadow;
 use super::*;
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
+
+fn split(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
 
 fn args(words: &str) -> KubeletArgs {
-    KubeletArgs::parse(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    KubeletArgs::parse(&split(words))
 }
 
 #[test]
@@ -96,5 +101,90 @@ proptest! {
         prop_assert_eq!(parsed.for_run(None, &ConfigDir::Unit), words.clone());
         let with = parsed.for_run(Some("/r"), &ConfigDir::Unit);
         prop_assert_eq!(with.len(), words.len() + 1);
+    }
+}
+
+#[test]
+fn command_lines_as_found_on_nodes() {
+    // Fields that people like to set by flag as well, with no value that any of the command lines has.
+    let payload = json!({
+        "maxPods": 3, "systemReserved": {"cpu": "1"}, "clusterDNS": ["10.0.0.10"], "address": "0.0.0.0",
+        "staticPodPath": "/x", "authentication": {"anonymous": {"enabled": true}, "x509": {"clientCAFile": "/ca"}},
+        "logging": {"verbosity": 7}, "featureGates": {"RotateKubeletServerCertificate": true, "DynamicKubeletConfig": true},
+        "containerRuntimeEndpoint": "unix:///x", "registerWithTaints": [], "cgroupDriver": "other",
+        "podInfraContainerImage": "x", "volumePluginDir": "/v", "healthzPort": 1,
+    });
+    let found: Vec<Value> = serde_yaml::from_str(include_str!("fixtures/node_command_lines.yaml")).unwrap();
+    assert_eq!(found.len(), 12);
+    for found in found {
+        let (name, line) = (&found["name"], found["line"].as_str().unwrap());
+        let args = args(line);
+        for (flag, key) in [
+            ("config", "config"),
+            ("kubeconfig", "kubeconfig"),
+            ("hostname-override", "hostname"),
+            ("root-dir", "rootDir"),
+            ("config-dir", "configDir"),
+        ] {
+            assert_eq!(args.last(flag), found[key].as_str(), "{name}: --{flag}");
+        }
+        let run = split(found["run"].as_str().unwrap());
+        let bare = split(found["bare"].as_str().unwrap_or(line));
+        for (config, expected) in [(Some("/r"), run), (None, bare)] {
+            assert_eq!(args.for_run(config, &ConfigDir::Unit), expected, "{name}");
+            let leave = split("--cert-dir=/p --exit-on-lock-contention=true --lock-file= --v=0");
+            assert_eq!(
+                args.for_preflight(config, &ConfigDir::Unit, "/p"),
+                [expected, leave].concat(),
+                "{name}: before the run"
+            );
+        }
+        let mut shadowed: Vec<String> = args.shadowed(&payload).into_iter().map(|shadow| shadow.field).collect();
+        let mut expected: Vec<String> = found["shadowed"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|field| field.as_str().unwrap().to_owned())
+            .collect();
+        shadowed.sort();
+        expected.sort();
+        assert_eq!(shadowed, expected, "{name}");
+    }
+}
+
+#[test]
+fn the_native_gate_goes_in_every_spelling() {
+    for (line, left) in [
+        (vec!["--feature-gates=A=true,DynamicKubeletConfig=true"], vec!["--feature-gates=A=true"]),
+        (vec!["--feature-gates=DynamicKubeletConfig=true,A=true"], vec!["--feature-gates=A=true"]),
+        (vec!["--feature-gates=A=true, DynamicKubeletConfig = true ,B=false"], vec!["--feature-gates=A=true,B=false"]),
+        (vec!["--feature-gates", "A=true,DynamicKubeletConfig=false"], vec!["--feature-gates", "A=true"]),
+        (vec!["--feature_gates=DynamicKubeletConfig=1,A=true"], vec!["--feature_gates=A=true"]),
+        (vec!["--feature-gates=DynamicKubeletConfig=true"], vec![]),
+        (vec!["--feature-gates=DynamicKubeletConfig=true,"], vec![]),
+        (vec!["--feature-gates", "DynamicKubeletConfig=true", "--v=2"], vec!["--v=2"]),
+        (
+            vec![
+                "--feature-gates=DynamicKubeletConfig=true",
+                "--feature-gates=A=true",
+                "--feature_gates",
+                "DynamicKubeletConfig=true",
+            ],
+            vec!["--feature-gates=A=true"],
+        ),
+        // Other gates are handed on as they are.
+        (vec!["--feature-gates=A=true,,B=true, C=nonsense"], vec!["--feature-gates=A=true,,B=true, C=nonsense"]),
+        (vec!["--feature-gates="], vec!["--feature-gates="]),
+        (vec!["--feature-gates"], vec!["--feature-gates"]),
+        (vec!["--feature-gates=MyDynamicKubeletConfig=true"], vec!["--feature-gates=MyDynamicKubeletConfig=true"]),
+        (vec!["--node-labels=DynamicKubeletConfig=true"], vec!["--node-labels=DynamicKubeletConfig=true"]),
+        (
+            vec!["--v=2", "--", "--feature-gates=DynamicKubeletConfig=true"],
+            vec!["--v=2", "--", "--feature-gates=DynamicKubeletConfig=true"],
+        ),
+    ] {
+        let args = KubeletArgs::parse(&line.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
+        assert_eq!(args.for_run(None, &ConfigDir::Unit), left, "{line:?}");
+        assert!(args.overlay(&json!({}))["featureGates"].get(NATIVE_GATE).is_none(), "{line:?}");
     }
 }

@@ -1,5 +1,7 @@
 //! Messages about fields: bounded, so that they fit an event.
 
+use crate::bounds::shortened;
+
 /// A message must fit an event (1 KiB) together with what stands before it.
 const MESSAGE_MAX: usize = 880;
 
@@ -7,10 +9,7 @@ const MESSAGE_MAX: usize = 880;
 const SHOWN: usize = 80;
 
 pub(super) fn cut(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
+    shortened(text, SHOWN + 1, 0)
 }
 
 pub(super) fn top(field: &str) -> &str {

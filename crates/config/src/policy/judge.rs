@@ -193,17 +193,11 @@ impl NodePolicy {
     fn denied(&self, candidate: &Candidate<'_>) -> Vec<Refusal> {
         let changes = hazard::diff(candidate.local, candidate.effective).into_iter();
         let refusal = |change: Change| {
-            let path = self.denied_fields.iter().find(|path| overlap(path, &change.field))?;
+            let path = self.denied_fields.iter().find(|path| schema::overlap(path, &change.field))?;
             Some(Refusal::Denied(path.clone(), Box::new(change)))
         };
         changes.filter_map(refusal).collect()
     }
-}
-
-/// True if a change of one is a change of the other: they are the same, or one is within the other.
-fn overlap(denied: &str, changed: &str) -> bool {
-    let within = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
-    denied == changed || within(changed, denied) || within(denied, changed)
 }
 
 /// The configuration with another value at this path. Below a field that is a map the rest of the path is one key.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::judge::with_field;
 use super::signature::seconds;
 use super::{API_VERSION, KIND, NodePolicy, Signatures, TrustedKey};
-use crate::assignment::is_subdomain;
+use crate::assignment::is_namespace;
 use crate::flags;
 use crate::schema::{self, FieldProblem, UnknownFields};
 use crate::yaml;
@@ -113,7 +113,7 @@ fn text(path: &str, value: Value) -> Result<String, String> {
 }
 
 fn namespace(word: &str) -> Result<String, String> {
-    if word.contains('.') || !is_subdomain(word, 63) {
+    if !is_namespace(word) {
         return Err(format!("{word:?} cannot be a namespace: a-z, 0-9 and -, at most 63"));
     }
     Ok(word.to_owned())

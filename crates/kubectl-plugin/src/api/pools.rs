@@ -129,9 +129,13 @@ pub(crate) fn with_spec(name: &str, old: Option<&StoredPool>, spec: &Value) -> V
 
 /// The Lease of who carries out pools: `Null`, if there is none.
 pub(crate) async fn lease(client: &Client) -> Result<Value, ApiError> {
-    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
-    let lease = Path::new(path).get(LEASE_NAME, &GetParams::default());
+    let lease = leases().get(LEASE_NAME, &GetParams::default());
     Ok(client.optional(&format!("get the Lease {LEASE_NAME}"), lease).await?.unwrap_or_default())
+}
+
+/// Requests about Leases where that one is.
+pub(crate) fn leases() -> Path {
+    Path::new(format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"))
 }
 
 /// Merges into a pool, if it is the one that was read. `subresource`: of which alone that is, such as `status`.

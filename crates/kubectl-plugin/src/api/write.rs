@@ -77,22 +77,27 @@ pub(crate) enum WriteError {
 }
 
 impl WriteError {
+    /// For the user, who knows which Node it is about.
+    pub(crate) fn why(self) -> String {
+        match self {
+            Self::Refused(why) => why,
+            Self::NoSource => "this API server refuses spec.configSource: use --carrier labels, or auto".to_owned(),
+            Self::NotKept => {
+                "the API server does not keep what is written into this Node; an admission webhook may undo it"
+                    .to_owned()
+            }
+            Self::Failed(failure) => failure.message,
+        }
+    }
+
     /// For the user.
     pub(crate) fn into_failure(self, node: &str) -> Failure {
         match self {
-            Self::Refused(why) => Failure::new(format!("node {node}: {why}")),
-            Self::NoSource => Failure::new(format!(
-                "patch node {node}: the API server refuses its spec.configSource: use --carrier labels, or auto"
-            )),
-            Self::NotKept => Failure::new(format!("patch node {node}: {NOT_KEPT}")),
             Self::Failed(failure) => failure,
+            error => Failure::new(format!("node {node}: {}", error.why())),
         }
     }
 }
-
-/// For [`WriteError::NotKept`].
-pub(crate) const NOT_KEPT: &str =
-    "the API server does not keep what is written into this Node; an admission webhook may undo it";
 
 impl AssignmentWriter {
     pub(crate) fn new(only: Option<Carrier>, dry_run: DryRun) -> Self {

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use crate::api::nodes::{self, bare_name};
 use crate::commands::configuration;
 use crate::fleet::explain::{Origin, Provenance, explain};
-use crate::fleet::field_paths::is_within;
 use crate::fleet::node::{ConfigManager, NodeRow, Stage};
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure};
+use kubelet_config::bounds::shortened;
 use kubelet_config::hazard::{self, table};
 use kubelet_config::reported::ReportedSupervisor;
-use kubelet_config::schema;
+use kubelet_config::schema::{self, is_within};
 
 /// Options of `explain`.
 #[derive(Debug, Args)]
@@ -172,11 +172,7 @@ fn cell(field: &str, value: &Value, longest: usize) -> String {
     if is_secret(field) {
         return "(hidden)".to_owned();
     }
-    let text = value.to_string();
-    match text.char_indices().nth(longest) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text,
-    }
+    shortened(&value.to_string(), longest.saturating_add(1), 0)
 }
 
 /// What to know of the node before its values.

@@ -9,9 +9,7 @@ use serde_json::Value;
 use crate::api::client::{ApiError, Client};
 use crate::api::nodes::{self, NodeSelection};
 use crate::api::pools::{self, StoredPool};
-use crate::api::write::{
-    AssignmentWriter, ConfigMapError, DryRun, NOT_KEPT, Target, WriteError, config_map, patch_node,
-};
+use crate::api::write::{AssignmentWriter, ConfigMapError, DryRun, Target, config_map, patch_node};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::fleet::assign::{self, WrittenAssignment};
@@ -141,15 +139,7 @@ impl Writer {
         let mut node = ReadNode { client: self.client.clone(), row, answer: None, conflicts: 0, is_written: false };
         let written = self.assignments.write(&self.client, &name, map, &mut node, PATCHES + CONFLICTS).await;
         if let Err(error) = written {
-            let why = match error {
-                WriteError::Refused(why) => why,
-                WriteError::NoSource => {
-                    "this API server refuses spec.configSource: use --carrier labels, or auto".to_owned()
-                }
-                WriteError::NotKept => NOT_KEPT.to_owned(),
-                WriteError::Failed(failure) => failure.message,
-            };
-            self.failed(&format!("node/{name}: {why}"));
+            self.failed(&format!("node/{name}: {}", error.why()));
             return Ok(());
         }
         let after = node.answer.as_ref().unwrap_or(&node.row);

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::api::{GetParams, PostParams};
-use kube::core::request::Request as Path;
+use kube::api::PostParams;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::Failure;
 use crate::api::client::{ApiError, Client};
+use crate::api::pools::{lease, leases};
 use crate::context::{NAMESPACE, identity};
 use crate::fleet::leader_election::{
     Claim, LEASE_NAME, RENEW_DEADLINE, RETRY_PERIOD, acquired_or_renewed, claim, released,
@@ -44,7 +44,6 @@ impl LeadershipGuard {
 
 pub(super) struct LeaderElector {
     client: Client,
-    path: String,
     id: String,
     /// As it was last seen to change, and when.
     seen: (Value, Instant),
@@ -55,10 +54,8 @@ pub(super) struct LeaderElector {
 
 impl LeaderElector {
     pub(super) fn new(client: &Client) -> Self {
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
         Self {
             client: client.clone(),
-            path,
             id: identity(),
             seen: (Value::Null, Instant::now()),
             is_as_written: false,
@@ -127,15 +124,18 @@ impl LeaderElector {
         if self.guard.is_leader() {
             self.guard.set(None);
             let body = released(&self.seen.0);
-            let request =
-                Path::new(&self.path).replace(LEASE_NAME, &PostParams::default(), body.to_string().into_bytes());
+            let request = leases().replace(LEASE_NAME, &PostParams::default(), body.to_string().into_bytes());
             let _ = tokio::time::timeout(RETRY_PERIOD, self.client.request("release the Lease", request)).await;
         }
     }
 
     async fn try_acquire_or_renew(&mut self) -> Result<Claim, ApiError> {
         let begun = Instant::now();
-        let lease = if std::mem::take(&mut self.is_as_written) { self.seen.0.clone() } else { self.read().await? };
+        let lease = if std::mem::take(&mut self.is_as_written) {
+            self.seen.0.clone()
+        } else {
+            self.answered(lease(&self.client).await)?
+        };
         if lease != self.seen.0 {
             self.seen = (lease.clone(), Instant::now());
         }
@@ -144,7 +144,7 @@ impl LeaderElector {
             return Ok(now);
         }
         let body = acquired_or_renewed(&lease, &self.id, Timestamp::now()).to_string().into_bytes();
-        let (path, params) = (Path::new(&self.path), PostParams::default());
+        let (path, params) = (leases(), PostParams::default());
         let what = format!("write the Lease {LEASE_NAME}");
         // The resourceVersion that was read is in it: of two that write at once one is told 409.
         let request =
@@ -154,13 +154,6 @@ impl LeaderElector {
         self.is_as_written = true;
         self.guard.set(Some(begun + RENEW_DEADLINE));
         Ok(Claim::Ours)
-    }
-
-    /// The Lease; null if there is none.
-    async fn read(&self) -> Result<Value, ApiError> {
-        let get = Path::new(&self.path).get(LEASE_NAME, &GetParams::default());
-        let lease = self.client.optional(&format!("get the Lease {LEASE_NAME}"), get).await;
-        Ok(self.answered(lease)?.unwrap_or_default())
     }
 
     fn answered<T>(&self, answer: Result<T, ApiError>) -> Result<T, ApiError> {

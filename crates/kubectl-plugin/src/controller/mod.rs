@@ -98,7 +98,7 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard, metrics: &Metric
             Err(_) => {}
         }
         let message = match result {
-            Err(Error::ReconcilerFailed(error, pool)) => format!("pool {}: {}", pool.name, error.message()),
+            Err(Error::ReconcilerFailed(error, pool)) => format!("pool {}: {}", pool.name, error.message),
             Err(Error::QueueError(error)) => format!("pools cannot be followed: {error}; if there is no such resource, create packaging/manifests/pools/crd.yaml"),
             Ok(_) | Err(_) => String::new(),
         };

@@ -88,7 +88,7 @@ impl NodeStore {
             let is_current = matches!((&node.desired, &current), (Some(desired), Some(current))
                 if is_of_revision(desired, current, &self.namespace));
             let most = if is_current { Duration::ZERO } else { min_trial.saturating_sub(seen) };
-            node.proof_waits = node.proof_waits_at(now).min(most);
+            node.lasts.proof_waits = node.proof_waits_at(now).min(most);
         }
         drop(nodes);
         self.read(read)
@@ -102,10 +102,10 @@ impl NodeStore {
         for (name, node) in known.iter_mut() {
             let times = since.entry(name.clone()).or_default();
             let passed = |since: Option<Instant>| since.map(|since| now - since).unwrap_or_default();
-            node.unready_for = passed(times.unready);
-            node.updating_for = passed(times.updating);
-            node.unanswered_for = passed(times.unanswered);
-            node.unasked_for = passed(times.unasked);
+            node.lasts.unready = passed(times.unready);
+            node.lasts.updating = passed(times.updating);
+            node.lasts.unanswered = passed(times.unanswered);
+            node.lasts.unasked = passed(times.unasked);
         }
         read(known)
     }

@@ -88,41 +88,14 @@ struct SeenRevision {
     revision: Arc<StoredRevision>,
 }
 
-/// Why a pool could not be reconciled.
-#[derive(Debug)]
-pub(super) struct ReconcileError(Failure);
-
-impl ReconcileError {
-    pub(super) fn message(&self) -> &str {
-        &self.0.message
-    }
-}
-
-impl std::fmt::Display for ReconcileError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.message())
-    }
-}
-
-impl std::error::Error for ReconcileError {}
-
-impl<F: Into<Failure>> From<F> for ReconcileError {
-    fn from(failure: F) -> Self {
-        Self(failure.into())
-    }
-}
-
 /// The revision that a spec describes, or why it is not there.
 type UpdateRevision = Result<Arc<StoredRevision>, RevisionFault>;
 
-pub(super) async fn reconcile(
-    pool: Arc<KubeletConfigPool>,
-    reconciler: Arc<Reconciler>,
-) -> Result<Action, ReconcileError> {
+pub(super) async fn reconcile(pool: Arc<KubeletConfigPool>, reconciler: Arc<Reconciler>) -> Result<Action, Failure> {
     reconciler.reconcile(&pool).await
 }
 
-pub(super) fn on_error(_: Arc<KubeletConfigPool>, _: &ReconcileError, _: Arc<Reconciler>) -> Action {
+pub(super) fn on_error(_: Arc<KubeletConfigPool>, _: &Failure, _: Arc<Reconciler>) -> Action {
     Action::requeue(REQUEUE_AFTER)
 }
 
@@ -157,7 +130,7 @@ impl Reconciler {
     }
 
     /// Decides anew before each write of a Node: what changed meanwhile, of the pool or of any Node, counts.
-    async fn reconcile(&self, seen: &KubeletConfigPool) -> Result<Action, ReconcileError> {
+    async fn reconcile(&self, seen: &KubeletConfigPool) -> Result<Action, Failure> {
         self.forget_deleted();
         let (mut tried, mut cordoned) = (BTreeSet::new(), BTreeSet::new());
         let (mut failed, mut next) = (None, None);
@@ -314,7 +287,7 @@ impl Reconciler {
     }
 
     /// The revision that the spec describes: one that the controller makes is there then.
-    async fn ensure_revision(&self, pool: &KubeletConfigPool) -> Result<UpdateRevision, ReconcileError> {
+    async fn ensure_revision(&self, pool: &KubeletConfigPool) -> Result<UpdateRevision, Failure> {
         let (uid, generation) = (pool.uid().unwrap_or_default(), pool.metadata.generation.unwrap_or_default());
         let known = lock(&self.revisions).get(&uid).filter(|seen| seen.generation == generation).cloned();
         if let Some(seen) = &known
@@ -358,11 +331,7 @@ impl Reconciler {
     }
 
     /// The status, if the pool is still the one that was decided about.
-    async fn write_status(
-        &self,
-        pool: &KubeletConfigPool,
-        status: &KubeletConfigPoolStatus,
-    ) -> Result<(), ReconcileError> {
+    async fn write_status(&self, pool: &KubeletConfigPool, status: &KubeletConfigPoolStatus) -> Result<(), Failure> {
         let name = pool.name_any();
         let what = format!("write the status of pool {name}");
         let object = json!({

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::field_paths::{at, clean, is_spelling, is_within, leaves, settle_paths};
+use super::field_paths::{at, clean, is_spelling, leaves, settle_paths};
 use kubelet_config::flags::{FlagOverrides, KubeletArgs};
 use kubelet_config::hazard::defaults::{depends_on_node, filled};
 use kubelet_config::hazard::{self, Change, HazardClass, Impact, table};
 use kubelet_config::merge::merge;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::readmission::{Kubelet, Supplies};
+use kubelet_config::schema::overlap;
 use kubelet_config::source::Merge;
 
 /// A configuration, and where it is from.
@@ -63,7 +64,7 @@ pub(crate) struct NodeFacts {
 impl NodeFacts {
     /// True if this field, or a part of it, is held.
     pub(crate) fn holds(&self, field: &str) -> bool {
-        self.held.iter().any(|held| is_within(held, field) || is_within(field, held))
+        self.held.iter().any(|held| overlap(held, field))
     }
 }
 

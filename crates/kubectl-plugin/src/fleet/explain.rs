@@ -6,13 +6,14 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::field_paths::{at, clean, is_spelling, is_within, leaves, settle_paths};
+use super::field_paths::{at, clean, is_spelling, leaves, settle_paths};
 use super::node::winning_flag;
 use kubelet_config::flags::{FlagOverrides, KubeletArgs, Setting};
 use kubelet_config::hazard;
 use kubelet_config::hazard::defaults::filled;
 use kubelet_config::merge::merge;
 use kubelet_config::reported::ReportedSupervisor;
+use kubelet_config::schema::{is_within, overlap};
 use kubelet_config::source::Merge;
 
 /// Where a value comes from.
@@ -116,8 +117,7 @@ pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, mino
     for field in fields {
         let value = at(configz, &field).cloned().unwrap_or_default();
         let intended = payload.as_ref().and_then(|payload| at(payload, &field)).cloned().unwrap_or_default();
-        let within =
-            |names: &BTreeSet<String>| names.iter().any(|name| is_within(&field, name) || is_within(name, &field));
+        let within = |names: &BTreeSet<String>| names.iter().any(|name| overlap(&field, name));
         let from = if !intended.is_null() && within(&overridden) {
             Provenance::Overridden
         } else if !intended.is_null() {

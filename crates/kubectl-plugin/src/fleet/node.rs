@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::field_paths::is_within;
 use kubelet_config::assignment::{self, Assignment, reference_fault};
 use kubelet_config::preflight::{PreflightStatus, REQUEST_ANNOTATION};
 use kubelet_config::reported::{self, ReportedCondition, ReportedStatus, ReportedSupervisor};
+use kubelet_config::schema::is_within;
 use kubelet_config::source::{ConfigMapRef, Source};
 
 /// An administrator's annotation on a Node: a version to try again.

@@ -1,13 +1,12 @@
 //! What `rollout` is told on its command line.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use crate::api::write::DryRun;
 use crate::commands::render::pool_name;
 use crate::fleet::pool::selector_text;
-use crate::fleet::pool::types::NodeSelector;
-use crate::fleet::pool::types::max_unavailable;
+use crate::fleet::pool::types::{DrainMode, NodeSelector, OnFailure, Proof, max_unavailable};
 use crate::output::Format;
 use kubelet_config::bounds::whole_number;
 use kubelet_config::duration::GoDuration;
@@ -57,14 +56,14 @@ pub(crate) struct StrategyArgs {
     max_unavailable: Option<Value>,
     /// When a node has finished: it runs the configuration and the Node is Ready (active), or it has passed its trial (proven, the default of a new pool).
     #[arg(long, value_enum)]
-    proof: Option<ProofArg>,
+    proof: Option<Proof>,
     /// The Node label with the zone; default of a new pool: topology.kubernetes.io/zone.
     #[arg(long, value_name = "KEY")]
     zone_key: Option<String>,
     /// What follows when too many nodes fail: no further node gets it (stop), or nodes go back to what they had (revert, the
     /// default of a new pool).
     #[arg(long, value_enum)]
-    on_failure: Option<OnFailureArg>,
+    on_failure: Option<OnFailure>,
     /// How many nodes must fail before no other gets it; default of a new pool: 1.
     #[arg(long, value_name = "N", value_parser = failures)]
     max_failures: Option<u32>,
@@ -80,7 +79,7 @@ pub(crate) struct StrategyArgs {
     pause_after_canaries: Option<bool>,
     /// Drain each node first; careful refuses Pods that nobody would start again or whose data would be lost, force evicts them.
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "careful")]
-    drain: Option<DrainArg>,
+    drain: Option<DrainMode>,
 }
 
 impl StrategyArgs {
@@ -89,14 +88,14 @@ impl StrategyArgs {
         let fields = [
             ("canaries", self.canaries.map(Value::from)),
             ("maxUnavailable", self.max_unavailable.clone()),
-            ("proof", self.proof.map(|it| format!("{it:?}").into())),
+            ("proof", self.proof.map(|it| json!(it))),
             ("zoneKey", self.zone_key.clone().map(Value::from)),
-            ("onFailure", self.on_failure.map(|it| format!("{it:?}").into())),
+            ("onFailure", self.on_failure.map(|it| json!(it))),
             ("maxFailures", self.max_failures.map(Value::from)),
             ("nodeTimeoutSeconds", self.node_timeout.map(Value::from)),
             ("minTrialSeconds", self.min_trial.map(Value::from)),
             ("pauseAfterCanaries", self.pause_after_canaries.map(Value::from)),
-            ("drain", self.drain.map(|it| format!("{it:?}").into())),
+            ("drain", self.drain.map(|it| json!(it))),
         ];
         fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
     }
@@ -174,23 +173,4 @@ pub(crate) struct UndoArgs {
     /// A revision of the pool's status: currentRevision, or one of history.
     #[arg(long, value_name = "REVISION")]
     pub(crate) to_revision: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ProofArg {
-    Active,
-    Proven,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum OnFailureArg {
-    Stop,
-    Revert,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum DrainArg {
-    Never,
-    Careful,
-    Force,
 }

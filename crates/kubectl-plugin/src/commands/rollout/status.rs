@@ -89,7 +89,7 @@ pub(super) async fn all_nodes(api: &Client) -> Result<Vec<PoolNode>, Failure> {
     let clock = Clock::new();
     let read = |node| {
         let mut node = PoolNode::from_node(&node, &api.namespace);
-        node.proof_waits = node.proof_waits_at(clock.now());
+        node.lasts.proof_waits = node.proof_waits_at(clock.now());
         Some(node)
     };
     let mut nodes = list(api, NODES, "list nodes", Selector::default(), read).await?;

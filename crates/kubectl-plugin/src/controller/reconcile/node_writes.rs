@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{ASKED_AT_ONCE, PATCHES, ReconcileError, Reconciler, lock};
+use super::{ASKED_AT_ONCE, PATCHES, Reconciler, lock};
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::nodes;
@@ -30,7 +30,7 @@ impl Reconciler {
         NodeAssignment { node: name, to }: &NodeAssignment,
         rendering: Option<&RenderedRevision>,
         strategy: &RolloutStrategy,
-    ) -> Result<bool, ReconcileError> {
+    ) -> Result<bool, Failure> {
         if let Some(rendering) = rendering {
             self.ensure_rendering(rendering).await?.map_err(Failure::new)?;
         }
@@ -40,11 +40,11 @@ impl Reconciler {
     }
 
     /// Withdraws the assignment of a Node; whether it has none now.
-    pub(super) async fn reset(&self, name: &str) -> Result<bool, ReconcileError> {
+    pub(super) async fn reset(&self, name: &str) -> Result<bool, Failure> {
         self.write(name, None, 0).await
     }
 
-    async fn write(&self, name: &str, to: Option<&ConfigMapRef>, unproven_until: i64) -> Result<bool, ReconcileError> {
+    async fn write(&self, name: &str, to: Option<&ConfigMapRef>, unproven_until: i64) -> Result<bool, Failure> {
         let now = |nodes: &NodeStore| {
             nodes.read(|nodes| nodes.get(name).map(|node| (node.written.clone(), node.resource_version.clone())))
         };
@@ -58,7 +58,7 @@ impl Reconciler {
         let mut node = PoolWriteTarget { reconciler: self, name, now: Some(now) };
         let result = writer.write(&self.client, name, to, &mut node, PATCHES).await;
         *lock(&self.keeps_source) = writer.keeps_source;
-        result.map_err(|error| ReconcileError(error.into_failure(name)))?;
+        result.map_err(|error| error.into_failure(name))?;
         Ok(self.nodes.read(|nodes| nodes.get(name).is_none_or(|node| node.desired.as_ref() == to)))
     }
 
@@ -69,7 +69,7 @@ impl Reconciler {
         pool: &str,
         drain: &DrainDecision,
         tried: &mut BTreeSet<String>,
-    ) -> Option<Result<bool, ReconcileError>> {
+    ) -> Option<Result<bool, Failure>> {
         let ends = drain.uncordon.iter().map(|node| (node, None));
         let begins = drain.cordon.iter().map(|node| (node, Some(pool)));
         let (node, pool) = ends.chain(begins).find(|(node, _)| !tried.contains(*node))?;
@@ -79,11 +79,7 @@ impl Reconciler {
 
     /// Takes the pool's startup taint from a Node, whatever its effects. Taints are one list, so the write holds for the
     /// version of the Node that was read.
-    pub(super) async fn remove_startup_taint(
-        &self,
-        pool: &KubeletConfigPool,
-        name: &str,
-    ) -> Result<(), ReconcileError> {
+    pub(super) async fn remove_startup_taint(&self, pool: &KubeletConfigPool, name: &str) -> Result<(), Failure> {
         let node = nodes::get(&self.client, name).await?;
         let taint = pool.spec.startup_taint.as_deref().unwrap_or_default();
         if let Some(patch) = without_taint(&node, taint).filter(|_| self.guard.is_leader()) {
@@ -95,7 +91,7 @@ impl Reconciler {
 
     /// Asks Nodes for their preflight, some at a time: other pools have their turn between. One that cannot be asked keeps
     /// no other from it.
-    pub(super) async fn ask(&self, nodes: &[NodeAssignment]) -> Result<(), ReconcileError> {
+    pub(super) async fn ask(&self, nodes: &[NodeAssignment]) -> Result<(), Failure> {
         let mut failed = None;
         for NodeAssignment { node, to } in nodes.iter().take(ASKED_AT_ONCE) {
             if !self.guard.is_leader() {

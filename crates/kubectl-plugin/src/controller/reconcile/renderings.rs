@@ -8,7 +8,7 @@ use kube::core::request::Request as Path;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{MANAGER, REVISION_KNOWN, ReconcileError, Reconciler, UpdateRevision, lock};
+use super::{MANAGER, REVISION_KNOWN, Reconciler, UpdateRevision, lock};
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::fleet::pool::renderings::StoredRevision;
@@ -25,7 +25,7 @@ impl Reconciler {
         &self,
         pool: &KubeletConfigPool,
         update: UpdateRevision,
-    ) -> Result<UpdateRevision, ReconcileError> {
+    ) -> Result<UpdateRevision, Failure> {
         let revision = match update {
             Ok(revision) => revision,
             Err(fault) => return Ok(Err(fault)),
@@ -48,10 +48,7 @@ impl Reconciler {
     }
 
     /// The ConfigMap of one result; why it cannot be had, for people.
-    pub(super) async fn ensure_rendering(
-        &self,
-        rendering: &RenderedRevision,
-    ) -> Result<Result<(), String>, ReconcileError> {
+    pub(super) async fn ensure_rendering(&self, rendering: &RenderedRevision) -> Result<Result<(), String>, Failure> {
         let name = &rendering.reference.name;
         let is_known = |at: &Instant| at.elapsed() < REVISION_KNOWN;
         if lock(&self.rendered).get(name).is_some_and(is_known) {
@@ -72,7 +69,7 @@ impl Reconciler {
         &self,
         pool: &KubeletConfigPool,
         update: Option<&Arc<StoredRevision>>,
-    ) -> Result<Option<Arc<StoredRevision>>, ReconcileError> {
+    ) -> Result<Option<Arc<StoredRevision>>, Failure> {
         let Some(named) = pool.status.as_ref().and_then(|status| status.current_revision.as_deref()) else {
             return Ok(None);
         };
@@ -111,7 +108,7 @@ impl Reconciler {
         &self,
         reference: &ConfigMapRef,
         object: Option<&Value>,
-    ) -> Result<Result<Option<Value>, String>, ReconcileError> {
+    ) -> Result<Result<Option<Value>, String>, Failure> {
         match self.get_or_create(&reference.name, object).await {
             Ok(stored) => Ok(Ok(stored)),
             // No right, too large, no such namespace, a policy.

@@ -250,12 +250,12 @@ impl Rollout<'_> {
         let own = &self.members.own;
         let in_flight = own.iter().filter(|node| node.is_in_flight(self.strategy.proof));
         let timeouts = in_flight.flat_map(|node| {
-            let unready = NOT_READY.saturating_sub(node.unready_for.min(node.updating_for));
-            [Some(unready).filter(|_| !node.ready), Some(self.node_timeout().saturating_sub(node.updating_for))]
+            let unready = NOT_READY.saturating_sub(node.lasts.unready.min(node.lasts.updating));
+            [Some(unready).filter(|_| !node.ready), Some(self.node_timeout().saturating_sub(node.lasts.updating))]
         });
         // One control-plane node at a time is of all pools.
         let control_plane = self.cluster.nodes.values().filter(|node| node.is_control_plane());
-        let unproven = own.iter().copied().chain(control_plane).map(|node| Some(node.proof_waits));
+        let unproven = own.iter().copied().chain(control_plane).map(|node| Some(node.lasts.proof_waits));
         let grown = own.iter().map(|node| node.young_for(self.cluster.now));
         let current = self.members.current(self.pool.status);
         let waits = own.iter().map(|node| current.as_ref().map(|current| self.wait(node, current)));

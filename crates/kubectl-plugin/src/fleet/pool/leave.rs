@@ -21,7 +21,7 @@ pub(crate) struct Leavers<'a> {
 
 /// It was reset, by whomever, and is not done with that.
 pub(crate) fn is_waited_for(node: &PoolNode) -> bool {
-    node.is_returning() && !node.held && node.updating_for < RESET_TIMEOUT
+    node.is_returning() && !node.held && node.lasts.updating < RESET_TIMEOUT
 }
 
 impl<'a> Leavers<'a> {
@@ -71,6 +71,6 @@ impl<'a> Leavers<'a> {
 
     /// When one is waited for no longer.
     pub(crate) fn next_timeout(&self) -> Option<Duration> {
-        self.returning.iter().map(|node| RESET_TIMEOUT.saturating_sub(node.updating_for)).min()
+        self.returning.iter().map(|node| RESET_TIMEOUT.saturating_sub(node.lasts.updating)).min()
     }
 }

@@ -116,16 +116,23 @@ pub(crate) struct PoolNode {
     /// What it was asked to judge last.
     pub(crate) preflight: Option<NodePreflight>,
     created: Option<Timestamp>,
-    /// For how long it is still not believed to have proven what it is assigned.
+    /// As this controller observed it.
+    pub(crate) lasts: Lasting,
+}
+
+/// For how long something is so with a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lasting {
+    /// It is still not believed to have proven what it is assigned.
     pub(crate) proof_waits: Duration,
-    /// For how long it is not Ready, as this controller observed it.
-    pub(crate) unready_for: Duration,
-    /// For how long it is not done with what it is assigned, as this controller observed it.
-    pub(crate) updating_for: Duration,
-    /// For how long it owes an answer, as this controller observed it.
-    pub(crate) unanswered_for: Duration,
-    /// For how long this controller cannot write a request into it.
-    pub(crate) unasked_for: Duration,
+    /// It is not Ready.
+    pub(crate) unready: Duration,
+    /// It is not done with what it is assigned.
+    pub(crate) updating: Duration,
+    /// It owes an answer.
+    pub(crate) unanswered: Duration,
+    /// A request cannot be written into it.
+    pub(crate) unasked: Duration,
 }
 
 impl PoolNode {
@@ -144,9 +151,6 @@ impl PoolNode {
             waits: row.stage() == Stage::Scheduled && message.starts_with(WAITS_WHILE),
             has_supervisor: row.manager == Some(ConfigManager::Supervisor),
             preflight: NodePreflight::from_row(&row),
-            proof_waits: Duration::ZERO,
-            unanswered_for: Duration::ZERO,
-            unasked_for: Duration::ZERO,
             unschedulable: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
             cordoned_by: annotation(node, CORDONED_BY),
             created: row.created.parse().ok(),
@@ -161,8 +165,7 @@ impl PoolNode {
             desired: row.desired,
             ready: row.ready,
             taints: taints.filter_map(|taint| Some(text(taint.get("key")?.as_str()?))).collect(),
-            unready_for: Duration::ZERO,
-            updating_for: Duration::ZERO,
+            lasts: Lasting::default(),
         }
     }
 
@@ -201,24 +204,15 @@ impl PoolNode {
 
     /// The other one is another version of the same Node, in which nothing is new that pools go by.
     pub(crate) fn differs_only_in_version(&self, other: &Self) -> bool {
-        let Self { resource_version, proof_waits, unready_for, updating_for, unanswered_for, unasked_for, .. } =
-            other.clone();
-        let as_other = Self {
-            resource_version,
-            proof_waits,
-            unready_for,
-            updating_for,
-            unanswered_for,
-            unasked_for,
-            ..self.clone()
-        };
+        let Self { resource_version, lasts, .. } = other.clone();
+        let as_other = Self { resource_version, lasts, ..self.clone() };
         as_other == *other
     }
 
     /// It has finished what it is assigned, well.
     pub(crate) fn is_done(&self, proof: Proof) -> bool {
         match self.progress {
-            Progress::Proven if self.proof_waits.is_zero() => true,
+            Progress::Proven if self.lasts.proof_waits.is_zero() => true,
             Progress::Active | Progress::Proven => proof == Proof::Active && self.ready,
             Progress::Updating | Progress::Bad(_) => false,
         }

@@ -45,13 +45,13 @@ impl Preflight {
             match asked.map(|preflight| &preflight.answer) {
                 None => {
                     preflight.ask.push(NodeAssignment { node: node.name.clone(), to: to.clone() });
-                    if node.unasked_for < ANSWER_TIMEOUT {
+                    if node.lasts.unasked < ANSWER_TIMEOUT {
                         preflight.waiting.push(node.name.clone());
                     } else {
                         preflight.unknown += 1;
                     }
                 }
-                Some(None) if node.unanswered_for < ANSWER_TIMEOUT => preflight.waiting.push(node.name.clone()),
+                Some(None) if node.lasts.unanswered < ANSWER_TIMEOUT => preflight.waiting.push(node.name.clone()),
                 Some(None | Some(PreflightAnswer::Inconclusive)) => preflight.unknown += 1,
                 Some(Some(PreflightAnswer::Valid)) => preflight.valid += 1,
                 Some(Some(PreflightAnswer::Refused(message))) => {
@@ -72,5 +72,5 @@ impl Preflight {
 /// When waiting for these Nodes ends, if none of them answers.
 pub(crate) fn next_timeout<'a>(nodes: impl Iterator<Item = &'a PoolNode>) -> Option<Duration> {
     let open = nodes.filter(|node| node.preflight.as_ref().is_some_and(NodePreflight::is_open));
-    open.map(|node| ANSWER_TIMEOUT.saturating_sub(node.unanswered_for)).filter(|left| !left.is_zero()).min()
+    open.map(|node| ANSWER_TIMEOUT.saturating_sub(node.lasts.unanswered)).filter(|left| !left.is_zero()).min()
 }

@@ -199,19 +199,18 @@ impl PoolState {
         }
     }
 
-    fn kstatus(&self) -> KStatus {
+    /// The one that holds of the conditions that kstatus reads (cli-utils, pkg/kstatus/status).
+    fn condition(&self) -> &'static str {
         match self {
-            Self::WithNotes { of, .. } => of.kstatus(),
-            Self::Complete | Self::NoNodes => KStatus::Current,
+            Self::WithNotes { of, .. } => of.condition(),
+            Self::Complete | Self::NoNodes => "Ready",
             Self::Preflighting { .. }
             | Self::Canaries { .. }
             | Self::AwaitingApproval { .. }
             | Self::Waves { .. }
             | Self::Blocked { .. }
-            | Self::Paused { .. } => KStatus::InProgress,
-            Self::Invalid(_) | Self::PreflightRefused(_) | Self::Failed { .. } | Self::Conflict { .. } => {
-                KStatus::Failed
-            }
+            | Self::Paused { .. } => "Reconciling",
+            Self::Invalid(_) | Self::PreflightRefused(_) | Self::Failed { .. } | Self::Conflict { .. } => "Stalled",
         }
     }
 }
@@ -224,14 +223,6 @@ pub(crate) enum Preflighted {
     Waiting(String),
     Refused(String),
     Done(String),
-}
-
-/// What kstatus makes of an object (cli-utils, pkg/kstatus/status).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KStatus {
-    Current,
-    InProgress,
-    Failed,
 }
 
 /// As the API server writes times.
@@ -265,7 +256,7 @@ pub(crate) fn fill(
     status.updating = count(counts.updating);
     status.unavailable = count(counts.unavailable);
     status.failed = count(counts.failed);
-    let kstatus = state.kstatus();
+    let holds = state.condition();
     let conflict = match counts.conflicts.as_slice() {
         [] => ("NoConflict", "no other pool selects these Nodes".to_owned()),
         conflicts => {
@@ -282,9 +273,9 @@ pub(crate) fn fill(
     let (reason, message) = (state.reason(), state.message());
     // kstatus reads Reconciling and Stalled before Ready: all three are set in one write.
     let conditions = [
-        ("Ready", kstatus == KStatus::Current, reason, message.clone()),
-        ("Reconciling", kstatus == KStatus::InProgress, reason, message.clone()),
-        ("Stalled", kstatus == KStatus::Failed, reason, message),
+        ("Ready", holds == "Ready", reason, message.clone()),
+        ("Reconciling", holds == "Reconciling", reason, message.clone()),
+        ("Stalled", holds == "Stalled", reason, message),
         ("Preflighted", preflighted.0, preflighted.1, preflighted.2),
         ("Conflicting", !counts.conflicts.is_empty(), conflict.0, conflict.1),
     ];

@@ -121,7 +121,7 @@ impl World {
         }
         for NodeAssignment { node, to } in &assign {
             let node = self.nodes.get_mut(node).unwrap();
-            (node.desired, node.progress, node.updating_for) = (Some(to.clone()), Progress::Updating, Duration::ZERO);
+            (node.desired, node.progress, node.lasts.updating) = (Some(to.clone()), Progress::Updating, Duration::ZERO);
         }
         assign.into_iter().map(|it| it.node).collect()
     }
@@ -291,8 +291,8 @@ fn a_node_that_stays_away_with_it_is_a_vote() {
         let canary = world.settle().remove(0);
         let node = world.at(&canary);
         node.ready = unready_for == 0;
-        node.unready_for = Duration::from_secs(unready_for);
-        node.updating_for = Duration::from_secs(updating_for);
+        node.lasts.unready = Duration::from_secs(unready_for);
+        node.lasts.updating = Duration::from_secs(updating_for);
         world.settle();
         assert_eq!(world.status.bad_revisions.len(), 1);
     }
@@ -404,7 +404,8 @@ fn what_hangs_with_a_bad_revision_comes_back_and_can_be_mended() {
         let bad = world.update();
         let canary = world.settle().remove(0);
         let node = world.at(&canary);
-        (node.ready, node.unready_for, node.updating_for) = (false, Duration::from_secs(61), Duration::from_secs(61));
+        (node.ready, node.lasts.unready, node.lasts.updating) =
+            (false, Duration::from_secs(61), Duration::from_secs(61));
         if mended {
             world.step();
             world.set(json!({"kubeletConfiguration": {"maxPods": 62}}));
@@ -438,7 +439,7 @@ fn a_control_plane_that_hangs_does_not_wait_for_itself() {
     world.set(json!({"kubeletConfiguration": {"maxPods": 61}}));
     let canary = world.settle().remove(0);
     let node = world.at(&canary);
-    (node.ready, node.unready_for, node.updating_for) = (false, Duration::from_secs(61), Duration::from_secs(61));
+    (node.ready, node.lasts.unready, node.lasts.updating) = (false, Duration::from_secs(61), Duration::from_secs(61));
     assert_eq!(world.settle(), [canary]);
 }
 

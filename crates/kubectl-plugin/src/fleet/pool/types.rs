@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use clap::ValueEnum;
 use kube::CustomResource;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -177,7 +178,7 @@ pub enum MergeMode {
 }
 
 /// When a Node has finished a revision.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize, ValueEnum)]
 pub enum Proof {
     /// It runs, and the Node is Ready.
     Active,
@@ -187,7 +188,7 @@ pub enum Proof {
 }
 
 /// What happens to Nodes that have a bad revision.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize, ValueEnum)]
 pub enum OnFailure {
     /// No further Node gets it.
     Stop,
@@ -197,7 +198,7 @@ pub enum OnFailure {
 }
 
 /// Whether a Node's Pods leave before it is assigned another revision.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize, ValueEnum)]
 pub enum DrainMode {
     /// They stay.
     #[default]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use jiff::civil::{Time, Weekday};
+use jiff::civil::Time;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
 
-use super::types::{Day, MaintenanceWindow};
+use super::types::MaintenanceWindow;
 
 /// The longest window, in days, and the farthest next one: both are a week.
 const WEEK: i64 = 7;
@@ -67,7 +67,9 @@ impl MaintenanceWindow {
         // One that is open began within the last week, by the clocks of the zone.
         for offset in -WEEK..=WEEK + 1 {
             let Ok(date) = today.checked_add(offset.days()) else { continue };
-            if !self.days.is_empty() && !self.days.iter().any(|day| weekday(*day) == date.weekday()) {
+            // Both have Monday first.
+            let weekday = date.weekday().to_monday_zero_offset();
+            if !self.days.is_empty() && !self.days.iter().any(|day| *day as i8 == weekday) {
                 continue;
             }
             // A start that the clocks skip comes after them, one that they repeat the first time.
@@ -84,18 +86,6 @@ impl MaintenanceWindow {
             }
         }
         next.map(Windows::ClosedUntil).ok_or_else(|| ": it never opens".to_owned())
-    }
-}
-
-fn weekday(day: Day) -> Weekday {
-    match day {
-        Day::Mon => Weekday::Monday,
-        Day::Tue => Weekday::Tuesday,
-        Day::Wed => Weekday::Wednesday,
-        Day::Thu => Weekday::Thursday,
-        Day::Fri => Weekday::Friday,
-        Day::Sat => Weekday::Saturday,
-        Day::Sun => Weekday::Sunday,
     }
 }
 

@@ -63,11 +63,11 @@ impl Rollout<'_> {
             return None;
         }
         // What it was before it had this revision is not held against it.
-        if node.unready_for.min(node.updating_for) >= NOT_READY {
+        if node.lasts.unready.min(node.lasts.updating) >= NOT_READY {
             return Some(format!("it is not Ready for more than {} s", NOT_READY.as_secs()));
         }
         // Who says that it has proven it took no longer than it may.
-        let is_late = node.progress != Progress::Proven && node.updating_for >= self.node_timeout();
+        let is_late = node.progress != Progress::Proven && node.lasts.updating >= self.node_timeout();
         is_late.then(|| {
             let reported = if node.message.is_empty() { "" } else { "; it reports: " };
             let seconds = self.strategy.node_timeout_seconds;

@@ -40,14 +40,14 @@ fn a_proof_that_is_too_early_is_none_yet() {
     let mut world = World::new(20, json!({"rollout": {"canaries": 1, "maxUnavailable": 5}}));
     let canary = world.settle().remove(0);
     let early = Duration::from_secs(300);
-    (world.at(&canary).progress, world.at(&canary).proof_waits) = (Progress::Proven, early);
+    (world.at(&canary).progress, world.at(&canary).lasts.proof_waits) = (Progress::Proven, early);
     assert!(world.settle().is_empty(), "nobody proves it so soon");
     assert_eq!((world.status.proven, world.status.updating, world.ready().1), (0, 1, "Canaries"));
     assert_eq!(world.decide().next, Some(early));
-    world.at(&canary).updating_for = Duration::from_secs(7200);
+    world.at(&canary).lasts.updating = Duration::from_secs(7200);
     assert!(world.settle().is_empty(), "it is not late: it has long said so");
     assert_eq!(world.ready().1, "Canaries");
-    world.at(&canary).proof_waits = Duration::ZERO;
+    world.at(&canary).lasts.proof_waits = Duration::ZERO;
     assert_eq!(world.settle().len(), 5);
 }
 

@@ -39,7 +39,7 @@ fn a_node_that_joins_and_does_not_come_up_condemns_nothing() {
     young.ready = false;
     world.nodes.insert(young.name.clone(), young);
     assert_eq!(world.settle(), ["young"]);
-    world.at("young").unready_for = Duration::from_secs(3600);
+    world.at("young").lasts.unready = Duration::from_secs(3600);
     world.at("young").progress = Progress::Bad("no".to_owned());
     world.settle();
     assert!(world.status.bad_revisions.is_empty());

@@ -121,7 +121,7 @@ fn one_that_never_says_that_it_is_done_is_not_waited_for_for_ever() {
     world.leave(&["n001", "n002"]);
     world.settle();
     assert_eq!((world.assigned_nothing(), world.decide().next), (vec!["n001"], Some(Duration::from_secs(3600))));
-    world.at("n001").updating_for = Duration::from_secs(3600);
+    world.at("n001").lasts.updating = Duration::from_secs(3600);
     world.settle();
     assert_eq!(world.assigned_nothing(), ["n001", "n002"]);
 }
