@@ -180,8 +180,12 @@ fn text(
     }
     let kill_mode = if base.last("KillMode") == Some("process") { KILL_PROCESS } else { KILL_MIXED };
     blocks.push(kill_mode.to_owned());
+    blocks.push(RELOAD.to_owned());
     if base.last("OOMScoreAdjust").is_none() {
-        blocks.push(OOM.to_owned());
+        blocks.push(OOM_SCORE.to_owned());
+    }
+    if base.last("OOMPolicy").is_none() {
+        blocks.push(OOM_POLICY.to_owned());
     }
     blocks.join("\n\n") + "\n"
 }
@@ -209,9 +213,18 @@ const KILL_PROCESS: &str = "\
 # KillMode=process stays: what the kubelet started outlives it. The kubelet itself never outlives
 # the supervisor, which stops it, and with which the kernel kills it.";
 
-const OOM: &str = "\
+const RELOAD: &str = "\
+# `systemctl reload` has the installed version of the supervisor take over; the kubelet goes on.
+ExecReload=
+ExecReload=/bin/kill -HUP $MAINPID";
+
+const OOM_SCORE: &str = "\
 # As the kubelet sets for itself: the node loses neither of the two to the OOM killer.
 OOMScoreAdjust=-999";
+
+const OOM_POLICY: &str = "\
+# What the OOM killer ends below the supervisor is started again by it; the unit goes on.
+OOMPolicy=continue";
 
 /// True if the unit's own time to start is too short for a rollback.
 fn wants_longer(base: &Service<'_>, limit: Duration) -> bool {

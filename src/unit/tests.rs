@@ -6,60 +6,15 @@ use super::service::{Service, logical_lines, span};
 use super::*;
 use std::time::Duration;
 
-const PACKAGE: &str = "[Unit]\nDescription=kubelet: The Kubernetes Node Agent\nWants=network-online.target\n\
-    After=network-online.target\n\n[Service]\nExecStart=/usr/bin/kubelet\nRestart=always\nStartLimitInterval=0\n\
-    RestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n";
+const PACKAGE: &str = include_str!("fixtures/package.service");
 
-const KUBEADM: &str = r#"# Note: This dropin only works with kubeadm and kubelet v1.11+
-[Service]
-Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
-Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
-# This is a file that "kubeadm init" and "kubeadm join" generate at runtime
-EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
-EnvironmentFile=-/etc/default/kubelet
-ExecStart=
-ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
-"#;
+const KUBEADM: &str = include_str!("fixtures/10-kubeadm.conf");
 const KUBEADM_COMMAND: &str =
     "/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS";
 
-const OPENSHIFT: &str = r#"[Unit]
-Description=Kubernetes Kubelet
-Requires=crio.service
+const OPENSHIFT: &str = include_str!("fixtures/openshift.service");
 
-[Service]
-Type=notify
-ExecStartPre=/bin/mkdir --parents /etc/kubernetes/manifests
-ExecStartPre=-/usr/sbin/restorecon -ri /var/lib/kubelet/pod-resources
-ExecStartPre=/bin/rm -f /var/lib/kubelet/cpu_manager_state
-ExecStartPre=/bin/rm -f /var/lib/kubelet/memory_manager_state
-Environment="KUBELET_LOG_LEVEL=2"
-EnvironmentFile=/etc/os-release
-
-ExecStart=/usr/bin/hyperkube \
-    kubelet \
-      --config=/etc/kubernetes/kubelet.conf \
-      --bootstrap-kubeconfig=/etc/kubernetes/kubeconfig \
-      # not that: --anonymous-auth
-      --kubeconfig=/var/lib/kubelet/kubeconfig \
-      --node-labels=node-role.kubernetes.io/worker,node.openshift.io/os_id=${ID} \
-      --node-ip=${KUBELET_NODE_IP} \
-      --cloud-provider= \
-      --hostname-override= \
-      --register-with-taints="node-role.kubernetes.io/master=:NoSchedule" \
-      --v=${KUBELET_LOG_LEVEL}
-
-Restart=always
-RestartSec=10
-
-[Install]
-WantedBy=multi-user.target
-"#;
-
-const EKS: &str = "[Service]\nSlice=runtime.slice\nEnvironmentFile=/etc/eks/kubelet/environment\n\
-    ExecStartPre=/sbin/iptables -P FORWARD ACCEPT -w 5\n\
-    ExecStart=/usr/bin/kubelet $NODEADM_KUBELET_ARGS\n\nRestart=on-failure\nRestartForceExitStatus=SIGPIPE\n\
-    RestartSec=5\nKillMode=process\nCPUAccounting=true\n";
+const EKS: &str = include_str!("fixtures/eks.service");
 
 const UNIT: &str = "/usr/lib/systemd/system/kubelet.service";
 

@@ -16,86 +16,10 @@ use crate::versions;
 const MINOR: u64 = 20;
 
 /// In the local file, over which the payload is laid.
-const LOCAL: &str = "
-clusterDomain: local.test
-clusterDNS: [10.96.0.9]
-syncFrequency: 58s
-systemReserved: {memory: 10Mi, pid: '100'}
-featureGates: {QOSReserved: true, TTLAfterFinished: true}
-maxPods: 41
-registryBurst: 11
-podsPerCore: 21
-";
+const LOCAL: &str = include_str!("effective_view/local.yaml");
 
 /// Whatever this version has, at another value than its default.
-const PAYLOAD: &str = "
-syncFrequency: 59s
-fileCheckFrequency: 19s
-httpCheckFrequency: 18s
-staticPodURL: http://127.0.0.1:1/pods
-staticPodURLHeader: {X-Token: [hush]}
-tlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-  TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384]
-tlsMinVersion: VersionTLS12
-rotateCertificates: true
-authentication: {anonymous: {enabled: true}, webhook: {cacheTTL: 90s}}
-authorization: {mode: AlwaysAllow, webhook: {cacheAuthorizedTTL: 4m, cacheUnauthorizedTTL: 20s}}
-registryPullQPS: 6
-eventRecordQPS: 7
-eventBurst: 12
-enableContentionProfiling: true
-healthzBindAddress: 0.0.0.0
-oomScoreAdj: -998
-clusterDNS: [10.96.0.10, 10.96.0.11]
-streamingConnectionIdleTimeout: 3h
-nodeStatusUpdateFrequency: 9s
-nodeStatusReportFrequency: 4m
-nodeLeaseDurationSeconds: 39
-imageMinimumGCAge: 1m50s
-imageGCLowThresholdPercent: 81
-volumeStatsAggPeriod: 50s
-cpuManagerPolicy: static
-cpuManagerReconcilePeriod: 9s
-topologyManagerPolicy: best-effort
-topologyManagerScope: pod
-qosReserved: {memory: 10%}
-runtimeRequestTimeout: 110s
-hairpinMode: hairpin-veth
-maxPods: 43
-podCIDR: 10.200.0.0/24
-podPidsLimit: 500
-cpuCFSQuota: false
-cpuCFSQuotaPeriod: 200ms
-nodeStatusMaxImages: 40
-maxOpenFiles: 900000
-contentType: application/json
-kubeAPIQPS: 8
-kubeAPIBurst: 13
-serializeImagePulls: false
-evictionSoft: {memory.available: 11Mi}
-evictionSoftGracePeriod: {memory.available: 1m}
-evictionPressureTransitionPeriod: 4m
-evictionMaxPodGracePeriod: 30
-evictionMinimumReclaim: {nodefs.available: 1Mi, imagefs.available: 1Mi}
-enableControllerAttachDetach: false
-iptablesMasqueradeBit: 13
-iptablesDropBit: 12
-featureGates: {CustomCPUCFSQuotaPeriod: true, TTLAfterFinished: false}
-containerLogMaxSize: 9Mi
-containerLogMaxFiles: 4
-configMapAndSecretChangeDetectionStrategy: Cache
-systemReserved: {memory: 11Mi}
-kubeReserved: {cpu: 300m, memory: 10Mi}
-showHiddenMetricsForVersion: '1.19'
-systemReservedCgroup: /system-reserved
-kubeReservedCgroup: /kube-reserved
-enforceNodeAllocatable: [none]
-allowedUnsafeSysctls: [kernel.msg*]
-providerID: test://node
-kernelMemcgNotification: true
-logging: {sanitization: true}
-enableSystemLogHandler: false
-";
+const PAYLOAD: &str = include_str!("effective_view/payload.yaml");
 
 /// Of the unit, over all that.
 const FLAGS: [&str; 6] = [

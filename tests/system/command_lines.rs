@@ -9,65 +9,12 @@ use crate::kill_kubelet;
 use testkit::kubelet::Style;
 use testkit::rig::{NODE, Rig, STANDBY_LOCK, configuration, eventually, exit_and_output, is, supervisor};
 
-/// Design seeds, 003: an OpenShift node as `ps` shows it.
-const OPENSHIFT: &str = "--config=/etc/kubernetes/kubelet.conf --bootstrap-kubeconfig=/etc/kubernetes/kubeconfig \
-    --kubeconfig=/var/lib/kubelet/kubeconfig --container-runtime=remote \
-    --container-runtime-endpoint=/var/run/crio/crio.sock --runtime-cgroups=/system.slice/crio.service \
-    --node-labels=node-role.kubernetes.io/master,node.openshift.io/os_id=rhcos --node-ip=192.168.7.143 \
-    --address=192.168.7.143 --minimum-container-ttl-duration=6m0s --cloud-provider= \
-    --volume-plugin-dir=/etc/kubernetes/kubelet-plugins/volume/exec --hostname-override= \
-    --register-with-taints=node-role.kubernetes.io/master=:NoSchedule \
-    --pod-infra-container-image=quay.io/openshift-release-dev/ocp-v4.0-art-dev@sha256:4b6376a0a30fd543e43ed46f53722300e58271fe9d615329334c703cd46dbf94 \
-    --system-reserved=cpu=500m,memory=1Gi --v=2";
+/// Command lines of nodes, among them that of an OpenShift node as `ps` shows it.
+const FOUND: &str = include_str!("../../crates/config/src/flags/fixtures/node_command_lines.yaml");
+const OPENSHIFT: &str = "OpenShift 4.x, a node with static addresses";
 
 /// Its configuration file.
-const KUBELET_CONF: &str = "kind: KubeletConfiguration
-apiVersion: kubelet.config.k8s.io/v1beta1
-authentication:
- x509:
-  clientCAFile: /etc/kubernetes/kubelet-ca.crt
- anonymous:
-  enabled: false
-cgroupDriver: systemd
-cgroupRoot: /
-clusterDNS:
- - 172.30.0.10
-clusterDomain: cluster.local
-containerLogMaxSize: 50Mi
-maxPods: 250
-kubeAPIQPS: 50
-kubeAPIBurst: 100
-rotateCertificates: true
-serializeImagePulls: false
-staticPodPath: /etc/kubernetes/manifests
-systemCgroups: /system.slice
-systemReserved:
- ephemeral-storage: 1Gi
-featureGates:
- APIPriorityAndFairness: true
- LegacyNodeRoleBehavior: false
- NodeDisruptionExclusion: true
- RotateKubeletServerCertificate: true
- ServiceNodeExclusion: true
- SupportPodPidsLimit: true
- DownwardAPIHugePages: true
- PodSecurity: true
- CSIMigrationAWS: false
- CSIMigrationAzureDisk: false
- CSIMigrationAzureFile: false
- CSIMigrationGCE: false
- CSIMigrationOpenStack: false
- CSIMigrationvSphere: false
-serverTLSBootstrap: true
-tlsMinVersion: VersionTLS12
-tlsCipherSuites:
- - TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
- - TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256
- - TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
- - TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384
- - TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
- - TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
-";
+const KUBELET_CONF: &str = include_str!("../fixtures/openshift/kubelet.conf");
 
 /// The node of [`OPENSHIFT`], its paths moved into the test's directory. What the seed leaves to defaults of the
 /// machine (certificates, root directory, the healthz port) has flags or a field here, for tests run side by side.
@@ -84,7 +31,9 @@ fn openshift(hyperkube: bool) -> Rig {
     fs::write(at("etc/kubelet.conf"), format!("{}healthzPort: {healthz}\n", moved(KUBELET_CONF))).unwrap();
     fs::write(at("etc/kubelet-ca.crt"), "-----BEGIN CERTIFICATE-----\nc3RhbmQtaW4=\n-----END CERTIFICATE-----\n")
         .unwrap();
-    let mut args: Vec<String> = moved(OPENSHIFT).split_whitespace().map(str::to_owned).collect();
+    let found: Vec<Value> = serde_yaml::from_str(FOUND).unwrap();
+    let found = found.iter().find(|found| found["name"] == OPENSHIFT).unwrap();
+    let mut args: Vec<String> = moved(found["line"].as_str().unwrap()).split_whitespace().map(str::to_owned).collect();
     args.extend(own);
     if hyperkube {
         std::os::unix::fs::symlink(&rig.program, at("hyperkube")).unwrap();

@@ -1,264 +1,34 @@
 //! Configurations as people write them, and as they get them wrong.
 
-/// What was wrong once, or is rare among random ones.
-pub const REGRESSIONS: &[&str] = &[
-    "",
-    "maxPods: 60\n",
-    "maxPods: 1\nmaxPods: 2\n",
-    "maxpods: 60\n",
-    "evictionHrad: {a: b}\n",
-    "authentication: {anonymous: {enabledd: true}}\n",
-    "---\nmaxPods: 60\n...\n",
-    "maxPods: 60\n---\nmaxPods: 61\n",
-    "maxPods: 60\n---\n",
-    "\tmaxPods: 60\n",
-    "maxPods:\t60\n",
-    "maxPods: 60 # a comment\r\nclusterDomain: a\r\n",
-    "staticPodPath: manifests\nresolvConf: ./resolv.conf\n",
-    "staticPodPath: ../manifests\n",
-    "evictionHard: &e {memory.available: 1Mi}\nevictionSoft: *e\n",
-    "kubeReserved: &a {cpu: 1m}\nsystemReserved:\n  <<: *a\n  memory: 1Mi\n",
-    "? maxPods\n: 60\n",
-    "clusterDomain: !!str 5\n",
-    "clusterDomain: !!binary aGVsbG8=\n",
-    "clusterDomain: 2020-01-01\n",
-    "clusterDomain: =\n",
-    "clusterDomain: ~\n",
-    "clusterDomain: \"\\u00e9\\x41\"\n",
-    "clusterDomain: |\n  a\n  b\n",
-    "clusterDomain: >-\n  a\n  b\n",
-    "null: 1\n",
-    "5: 1\n",
-    "true: 1\n",
-    "yes: 1\nno: 2\n",
-    "clusterDomain: *nobody\n",
-    "featureGates: {AllAlpha: yes}\n",
-    "featureGates: {AllAlpha: 'true'}\n",
-    "featureGates: {NoSuchGate: true}\n",
-    "evictionHard: {memory.available: 5}\n",
-    "clusterDNS: 10.0.0.1\n",
-    "clusterDNS: [10.0.0.1, 5, ~]\n",
-];
+use std::sync::LazyLock;
 
-const INTEGERS: &[&str] = &[
-    "5",
-    "0",
-    "-1",
-    "+3",
-    "007",
-    "08",
-    "0x10",
-    "0o17",
-    "0b101",
-    "1_000",
-    "1e2",
-    "1.0",
-    "1.5",
-    "-0",
-    "'5'",
-    "~",
-    "null",
-    "",
-    "2147483648",
-    "99999999999",
-    "9223372036854775807",
-    "9223372036854775808",
-    "123456789012345678901234567890",
-    "1:30",
-    ".5",
-    ".inf",
-    ".nan",
-    "yes",
-    "on",
-    "!!int '7'",
-    "!!float 5",
-    "5 # five",
-    "0x1G",
-    "0.0",
-    "-0x10",
-    "0777",
-];
-/// Without `tRUE` and the like, which are texts to the kubelet: the parser takes a boolean in any case, and cannot be told otherwise.
-const BOOLEANS: &[&str] = &[
-    "true", "True", "TRUE", "yes", "Yes", "YES", "y", "Y", "on", "On", "n", "N", "no", "off", "OFF", "false", "'true'",
-    "1", "0", "~", "",
-];
-const DURATIONS: &[&str] = &[
-    "10s",
-    "1m0s",
-    "0s",
-    "0",
-    "10",
-    "1h",
-    "-5s",
-    "'5'",
-    "1.5h",
-    "1us",
-    "100ms",
-    "1d",
-    "~",
-    "''",
-    "1h1m1s",
-    "+5s",
-    "9999999h",
-    "300000000000",
-    "5µs",
-    "1H",
-    " 7s ",
-    ".5s",
-];
-const TEXTS: &[&str] = &[
-    "a.b",
-    "''",
-    "\"\"",
-    "5",
-    "1.0",
-    "true",
-    "yes",
-    "~",
-    "'it''s'",
-    "\"\\t\\u00e9\"",
-    "0x1G",
-    "0777",
-    "1e3",
-    "1:30",
-    "2020-01-01",
-    "=",
-    "<<",
-    "a: b",
-    "a #b",
-    "|\n  x\n  y",
-    ">\n  x\n  y",
-    "é",
-    "'#'",
-    "-",
-    "- a",
-    "[a]",
-    "{a: b}",
-    "@a",
-    "`a",
-    "%a",
-    "&x a",
-    "*x",
-    "!t a",
-    "!!str 5",
-    "a\\b",
-    "\"\\/\"",
-    "\"\\e\"",
-    "/a/b",
-    "./a",
-    "a/../b",
-    "a b  c",
-    "1_000",
-    "0o17",
-    "+1",
-    "Null",
-    "NULL",
-    ".5",
-    "1.",
-    "12e03",
-    "-.inf",
-    "0b1",
-    "\"a\\\n  b\"",
-];
-const QUANTITIES: &[&str] =
-    &["100Mi", "'1'", "1", "10%", "0.5", "1e3", "-1Gi", "1Ki5", "''", "~", "100m", "5G", "1_000"];
+use serde::Deserialize;
 
-const FIELDS: &[(&str, &[&str])] = &[
-    ("maxPods", INTEGERS),
-    ("podsPerCore", INTEGERS),
-    ("registryPullQPS", INTEGERS),
-    ("registryBurst", INTEGERS),
-    ("eventRecordQPS", INTEGERS),
-    ("kubeAPIQPS", INTEGERS),
-    ("kubeAPIBurst", INTEGERS),
-    ("nodeStatusMaxImages", INTEGERS),
-    ("imageGCHighThresholdPercent", INTEGERS),
-    ("imageGCLowThresholdPercent", INTEGERS),
-    ("oomScoreAdj", INTEGERS),
-    ("maxOpenFiles", INTEGERS),
-    ("podPidsLimit", INTEGERS),
-    ("healthzPort", INTEGERS),
-    ("readOnlyPort", INTEGERS),
-    ("iptablesMasqueradeBit", INTEGERS),
-    ("containerLogMaxFiles", INTEGERS),
-    ("evictionMaxPodGracePeriod", INTEGERS),
-    ("nodeLeaseDurationSeconds", INTEGERS),
-    ("failSwapOn", BOOLEANS),
-    ("cgroupsPerQOS", BOOLEANS),
-    ("serializeImagePulls", BOOLEANS),
-    ("cpuCFSQuota", BOOLEANS),
-    ("protectKernelDefaults", BOOLEANS),
-    ("makeIPTablesUtilChains", BOOLEANS),
-    ("enableSystemLogHandler", BOOLEANS),
-    ("enableServer", BOOLEANS),
-    ("syncFrequency", DURATIONS),
-    ("fileCheckFrequency", DURATIONS),
-    ("nodeStatusUpdateFrequency", DURATIONS),
-    ("streamingConnectionIdleTimeout", DURATIONS),
-    ("volumeStatsAggPeriod", DURATIONS),
-    ("cpuCFSQuotaPeriod", DURATIONS),
-    ("clusterDomain", TEXTS),
-    ("providerID", TEXTS),
-    ("podCIDR", TEXTS),
-    ("hairpinMode", &["promiscuous-bridge", "none", "hairpin-veth", "None", "~", "''", "no"]),
-    ("cgroupDriver", &["cgroupfs", "systemd", "Systemd", "''"]),
-    ("cpuManagerPolicy", &["none", "static", "None", "''"]),
-    ("tlsMinVersion", &["VersionTLS12", "VersionTLS99", "''"]),
-    ("staticPodPath", &["/m", "m", "./m", "a/../m", "''", "~", "../m", "5", "/a/../b", "m/"]),
-    ("resolvConf", &["/etc/resolv.conf", "r", "''", "~"]),
-    ("containerLogMaxSize", QUANTITIES),
-];
+/// What configurations are put together from.
+#[derive(Deserialize)]
+pub struct Texts {
+    /// What was wrong once, or is rare among random ones.
+    pub regressions: Vec<String>,
+    fields: Vec<Fields>,
+    maps: Vec<MapField>,
+    raw: Vec<String>,
+}
 
-const MAPS: &[(&str, &[&str], &[&str])] = &[
-    (
-        "evictionHard",
-        &["memory.available", "nodefs.available", "imagefs.available", "nodefs.inodesFree", "nofield"],
-        QUANTITIES,
-    ),
-    ("evictionMinimumReclaim", &["memory.available", "nodefs.available"], QUANTITIES),
-    ("kubeReserved", &["cpu", "memory", "pid", "ephemeral-storage", "gpu"], QUANTITIES),
-    ("systemReserved", &["cpu", "memory"], QUANTITIES),
-    (
-        "featureGates",
-        &["AllAlpha", "CSIMigration", "DynamicKubeletConfig", "RotateKubeletServerCertificate", "NoSuch"],
-        BOOLEANS,
-    ),
-];
+/// Fields that have the same values; the first one is good.
+#[derive(Deserialize)]
+struct Fields {
+    names: Vec<String>,
+    values: Vec<String>,
+}
 
-const RAW: &[&str] = &[
-    "clusterDNS: [10.96.0.10, 10.96.0.11]\n",
-    "clusterDNS:\n- 10.96.0.10\n",
-    "clusterDNS:\n  - 10.96.0.10\n  - \"a\"\n",
-    "clusterDNS: {a: b}\n",
-    "clusterDNS: []\n",
-    "clusterDNS: ~\n",
-    "enforceNodeAllocatable: [pods]\n",
-    "enforceNodeAllocatable: []\n",
-    "enforceNodeAllocatable: [none, pods]\n",
-    "authentication: {anonymous: {enabled: false}, webhook: {enabled: true, cacheTTL: 1m}}\n",
-    "authentication:\n  x509:\n    clientCAFile: ''\n",
-    "authentication: ~\n",
-    "authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 5m0s}}\n",
-    "authorization: {mode: AlwaysAllow}\n",
-    "authorization: {mode: RBAC}\n",
-    "logging: {format: text}\n",
-    "logging: {format: nothing}\n",
-    "staticPodURLHeader: {A: [b, c]}\n",
-    "allowedUnsafeSysctls: ['kernel.msg*']\n",
-    "tlsCipherSuites: [TLS_RSA_WITH_AES_128_CBC_SHA]\n",
-    "registerWithTaints: []\n",
-    "metadata: {name: a}\n",
-    "standIn: {deep: [[[[[[[[[[[[[[[[[[[[a]]]]]]]]]]]]]]]]]]]]}\n",
-    "nodeStatusReportFrequency: 5m\n",
-    "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n",
-    "reservedSystemCPUs: 0-1\n",
-    "? maxPods\n: 5\n",
-    "x: &x {a: 1}\ny: *x\n",
-    "z: &z [1, 2]\n",
-    "# only a comment\n",
-    "\n",
-];
+#[derive(Deserialize)]
+struct MapField {
+    name: String,
+    entries: Vec<String>,
+    values: Vec<String>,
+}
+
+pub static TEXTS: LazyLock<Texts> = LazyLock::new(|| serde_yaml::from_str(include_str!("texts.yaml")).unwrap());
 
 const HEAD: [&str; 2] = ["kind: KubeletConfiguration\n", "apiVersion: kubelet.config.k8s.io/v1beta1\n"];
 
@@ -342,18 +112,21 @@ impl Generator {
     fn block(&mut self) -> String {
         match self.below(10) {
             0..=5 => {
-                let (field, values) = *self.pick(FIELDS);
+                let groups = TEXTS.fields.iter();
+                let fields: Vec<_> =
+                    groups.flat_map(|group| group.names.iter().map(|name| (name, &group.values))).collect();
+                let (field, values) = *self.pick(&fields);
                 // Most of the time no more than one thing of a text should be wrong.
-                let value = if self.one_in(3) { *self.pick(values) } else { values[0] };
+                let value = if self.one_in(3) { self.pick(values) } else { &values[0] };
                 let field = self.name(field);
                 format!("{field}: {value}\n")
             }
             6 | 7 => {
-                let (field, names, values) = *self.pick(MAPS);
+                let MapField { name: field, entries: names, values } = self.pick(&TEXTS.maps);
                 let entries: Vec<(String, &str)> = (0..self.below(4))
                     .map(|_| {
-                        let (name, value) = (*self.pick(names), *self.pick(values));
-                        (self.name(name), value)
+                        let (name, value) = (self.pick(names), self.pick(values));
+                        (self.name(name), value.as_str())
                     })
                     .collect();
                 let field = self.name(field);
@@ -364,7 +137,7 @@ impl Generator {
                 let entries: Vec<String> = entries.iter().map(|(name, value)| format!("  {name}: {value}\n")).collect();
                 format!("{field}:\n{}", entries.concat())
             }
-            _ => (*self.pick(RAW)).to_owned(),
+            _ => self.pick(&TEXTS.raw).clone(),
         }
     }
 

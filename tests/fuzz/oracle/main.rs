@@ -26,7 +26,7 @@ use kubelet_supervisor::adapters::process::ProgramOutput;
 use kubelet_supervisor::machine::model::{Exit, Verdict};
 use serde_json::Value;
 
-use generate::{Generator, REGRESSIONS};
+use generate::{Generator, TEXTS};
 
 /// The minor version of the kubelet.
 const MINOR: Option<u64> = Some(20);
@@ -56,7 +56,7 @@ fn what_we_say_of_a_configuration_is_what_the_kubelet_says() {
     let (seed, texts) = (number("ORACLE_SEED", random), number("ORACLE_TEXTS", 150));
     println!("ORACLE_SEED={seed} ORACLE_TEXTS={texts}");
     let mut cases: Vec<(String, String)> =
-        REGRESSIONS.iter().map(|text| ("by hand".to_owned(), generate::with_head(text))).collect();
+        TEXTS.regressions.iter().map(|text| ("by hand".to_owned(), generate::with_head(text))).collect();
     for seed in [SEED, seed] {
         cases.extend(
             (0..texts).map(|number| (format!("seed {seed}, text {number}"), Generator::new(seed, number).text())),
