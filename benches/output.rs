@@ -19,7 +19,7 @@ use std::io::{BufRead as _, BufReader, PipeWriter, Write as _};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kubelet_supervisor::adapters::stderr_relay::{StartedRelay, StderrRelay, pass_on};
+use kubelet_supervisor::os::stderr_relay::{StderrRelay, pass_on};
 
 const FLOOD: u32 = 200_000;
 const PACED: u32 = 10_000;
@@ -69,8 +69,6 @@ struct Measured {
 enum Way {
     Direct,
     StderrRelay,
-    /// With a reader of the last words that holds on to them for ever.
-    Stalled,
 }
 
 fn run(way: Way, count: u32, pace: Option<u32>) -> Measured {
@@ -82,14 +80,12 @@ fn run(way: Way, count: u32, pace: Option<u32>) -> Measured {
         written = begin.elapsed();
         drop(out);
     } else {
-        let StartedRelay { relay, mut writer, .. } =
-            StderrRelay::start(move |bytes| pass_on(&mut out, bytes)).expect("a relay");
-        let held = (way == Way::Stalled).then(|| relay.hold_log_tail());
+        let relay = StderrRelay::start(false, move |bytes| pass_on(&mut out, bytes));
+        let (relay, mut writer) = relay.expect("a relay");
         write(&mut writer, begin, count, pace);
         written = begin.elapsed();
         drop(writer);
-        relay.drain(Duration::from_secs(60)); // all is passed on, though nothing can be noted
-        drop(held);
+        relay.drain(Duration::from_secs(60));
     }
     let lags = reader.join().expect("the reader");
     assert_eq!(lags.len(), count as usize, "lines were lost");
@@ -102,7 +98,7 @@ fn percentile(lags: &mut [Duration], percent: usize) -> f64 {
 }
 
 fn main() {
-    let ways = [("direct", Way::Direct), ("relay", Way::StderrRelay), ("relay, words' reader stalled", Way::Stalled)];
+    let ways = [("direct", Way::Direct), ("relay", Way::StderrRelay)];
     println!("flood of {FLOOD} lines, median of {ROUNDS}\n");
     println!("| way | written s | arrived s | lines/s | time ratio |\n|---|---|---|---|---|");
     let mut base = None;

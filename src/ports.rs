@@ -1,8 +1,8 @@
 //! What the machine's effects need of the outside: a trait for each outside thing, implemented by an adapter, by the
 //! simulator and by tests. Signatures use the machine's types only.
 //!
-//! What takes time answers later with an [`Input`](crate::machine::Input) through the daemon's queue. Two calls wait:
-//! a start of the kubelet (for exec), and the store's `finish` when we leave. `daemon/exec.rs` carries out the effects;
+//! What takes time answers later with an [`Input`](crate::machine::Input) through the daemon's queue. One call waits:
+//! the store's `finish` when we leave. `daemon/exec.rs` carries out the effects;
 //! beside it the main loop ends or saves the process, and nothing else calls them.
 //!
 //! The errors of this module keep path and cause; their text is what status and journal show.
@@ -209,30 +209,16 @@ pub enum LocalError {
 
 /// The kubelet process. Its end and its READY=1 come as inputs.
 pub trait Kubelet {
-    /// Starts it with this configuration and its flags, or with the unit's own. A standby is it, or is ended.
-    ///
-    /// # Errors
-    /// Why it cannot be started.
-    fn start(&mut self, config: Option<&Rendered>) -> Result<u32, SpawnError>;
-    /// SIGTERM.
+    /// Has it run with this configuration and its flags, or with the unit's own. One that runs with these very arguments goes
+    /// on, and says READY=1 once more if it did; another one is ended first. A standby is it, or is ended. Gives
+    /// [`Input::Started`] if that is known at once; else it comes later.
+    fn start(&mut self, config: Option<&Rendered>) -> Vec<Input>;
+    /// SIGTERM to the one that runs, whoever started it, and SIGKILL after [`STOP_GRACE`](crate::machine::limits::STOP_GRACE).
     fn stop(&mut self);
-    /// SIGQUIT: it writes its stacks to stderr, and ends.
+    /// SIGQUIT: it writes its stacks to stderr, and ends, as with [`Kubelet::stop`].
     fn dump_stacks(&mut self);
-    /// SIGKILL.
-    fn kill(&mut self);
     /// The last lines it wrote to its standard error, oldest first.
     fn log_tail(&self) -> Vec<String>;
-}
-
-/// Why a process was not started.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {cause}", program.display())]
-pub struct SpawnError {
-    /// The binary.
-    pub program: PathBuf,
-    /// What the system says.
-    #[source]
-    pub cause: Cause,
 }
 
 /// The kubelet's own binary, which judges candidates.

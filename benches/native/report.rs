@@ -153,15 +153,18 @@ fn usage_text(usage: &Usage) -> String {
     let Usage { trial, idle, binary_bytes } = usage;
     format!(
         "| the supervisor itself (MB: 10^6 bytes) | on trial, {} s | idle, {} s |\n|---|---|---|\n\
-         | memory of its own (`RssAnon`) | {:.1} MB | {:.1} MB |\n\
+         | memory of its own (`RssAnon`): the monitor | {:.2} MB | {:.2} MB |\n\
+         | the worker | {:.2} MB | {:.2} MB |\n\
          | pages of files (`RssFile`), the binary's | {:.1} MB | {:.1} MB |\n\
-         | CPU, of one | {:.4} % | {:.4} % |\n\
+         | CPU of both, of one | {:.4} % | {:.4} % |\n\
          | API requests meanwhile | {:.0} | {:.0} |\n\n\
          The binary: {:.2} MB.\n",
         trial.length.as_secs(),
         idle.length.as_secs(),
-        mb(trial.anonymous),
-        mb(idle.anonymous),
+        mb(trial.monitor),
+        mb(idle.monitor),
+        mb(trial.worker),
+        mb(idle.worker),
         mb(trial.file),
         mb(idle.file),
         cpu(trial),

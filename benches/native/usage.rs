@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
+use testkit::rig::workers;
 
 use crate::Result;
 use crate::contender::{Contender, LIMIT, SUPERVISOR};
@@ -22,10 +23,12 @@ pub struct Usage {
 
 pub struct Window {
     pub length: Duration,
-    /// Bytes of memory that is the process' own, and that is pages of files, mostly the binary's.
-    pub anonymous: u64,
+    /// Bytes of memory that is a process' own: of the monitor, and of the worker.
+    pub monitor: u64,
+    pub worker: u64,
+    /// Of the worker that is pages of files, mostly the binary's.
     pub file: u64,
-    /// CPU time of all threads together.
+    /// CPU time of both.
     pub cpu: Duration,
     /// Requests to the API server.
     pub requests: f64,
@@ -51,17 +54,24 @@ pub fn measure(world: &World, length: Duration) -> Result<Usage> {
 }
 
 fn observe(world: &World, pid: u32, length: Duration) -> Result<Window> {
-    let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(pid)?))?;
-    let cpu = || clock_gettime(clock).map(Duration::from);
+    let worker = workers(u64::from(pid)).first().copied().ok_or("the supervisor has no worker")?;
+    let worker = u32::try_from(worker)?;
+    let cpu = || -> Result<Duration> {
+        [pid, worker].into_iter().try_fold(Duration::ZERO, |sum, pid| {
+            let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(pid)?))?;
+            Ok(sum + Duration::from(clock_gettime(clock)?))
+        })
+    };
     let (cpu_before, requests_before) = (cpu()?, requests(world)?);
     std::thread::sleep(length);
     let (cpu, requests) = (cpu()?.saturating_sub(cpu_before), requests(world)? - requests_before);
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let bytes = |name: &str| -> Result<u64> {
+    let bytes = |pid: u32, name: &str| -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
         let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such line in status")?;
         Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
     };
-    Ok(Window { length, anonymous: bytes("RssAnon:")?, file: bytes("RssFile:")?, cpu, requests })
+    let (monitor, file) = (bytes(pid, "RssAnon:")?, bytes(worker, "RssFile:")?);
+    Ok(Window { length, monitor, worker: bytes(worker, "RssAnon:")?, file, cpu, requests })
 }
 
 fn requests(world: &World) -> Result<f64> {

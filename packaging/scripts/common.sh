@@ -1,7 +1,7 @@
 # What the packages' scripts share. It goes in front of each of them; POSIX sh.
 #
-# Nothing here starts, stops or restarts anything: a package that is unpacked on ten thousand nodes
-# at night must not restart ten thousand kubelets.
+# Nothing here starts, stops or restarts a unit: a package that is unpacked on ten thousand nodes at night must not
+# restart ten thousand kubelets. The new version takes over beside a kubelet that goes on.
 program=/usr/bin/kubelet-supervisor
 store=/var/lib/kubelet/dynamic-config
 
@@ -42,7 +42,12 @@ upgraded() {
             say "nothing was restarted; before the new version runs this is to be mended: $why"
             continue
         fi
-        say "nothing was restarted: the old supervisor runs on until systemctl restart ${unit%.service} (pods keep running)"
+        if [ ! -d /run/systemd/system ] || ! systemctl is-active -q "$unit"; then continue; fi
+        if [ "$(systemctl show -p CanReload --value "$unit")" = yes ] && systemctl reload "$unit"; then
+            say "the new version takes over (systemctl reload ${unit%.service}); the kubelet was not restarted"
+        else
+            say "nothing was restarted: the old supervisor runs on until systemctl restart ${unit%.service} (pods keep running)"
+        fi
     done
 }
 

@@ -2,11 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, RawFd};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{self, Expiration, TimerFlags, TimerSetTimeFlags};
-use nix::time::{ClockId, clock_gettime};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
@@ -14,6 +13,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::inotify::register;
 use crate::machine::Input;
 use crate::machine::model::Moment;
+use crate::os::boot_time;
 use crate::ports::Clock;
 
 /// CLOCK_BOOTTIME for decisions, the wall clock for people.
@@ -22,10 +22,8 @@ pub struct BootClock;
 
 impl Clock for BootClock {
     fn now(&self) -> Moment {
-        // Cannot fail on Linux; a clock at zero would only keep deadlines from passing.
-        let boot = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Moment { boot, wall_nanos: u64::try_from(wall.as_nanos()).unwrap_or_default() }
+        Moment { boot: boot_time(), wall_nanos: u64::try_from(wall.as_nanos()).unwrap_or_default() }
     }
 }
 

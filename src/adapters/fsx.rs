@@ -8,7 +8,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::ownership;
+use crate::os::ownership;
 
 /// Single file operations, each a fault point.
 pub trait Disk {

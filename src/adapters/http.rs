@@ -21,8 +21,8 @@ use tokio::sync::Semaphore;
 use serde_json::Value;
 
 use super::metrics::Metrics;
-use super::ownership;
 use crate::machine::command::Command;
+use crate::os::ownership;
 
 /// More than a scraper, a probe and a few people need, even while as many commands wait as may.
 const CONNECTIONS: usize = 32;

@@ -1,128 +1,207 @@
-//! The kubelet process: started, or let go on where it stood by; signalled, and its end told.
+//! The kubelet, as the monitor has it: what the monitor tells comes as inputs, what the machine wants goes out as requests.
 
-use std::time::Duration;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nix::sys::signal::Signal;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
-use self::run_command::StartedKubelet;
-use super::process::{ChildPid, exit_of};
-use super::stderr_relay::StderrRelay;
+use self::follow::{Follower, Next};
+use super::inotify::register;
 use crate::machine::Input;
 use crate::machine::model::Rendered;
-use crate::ports::{self, SpawnError};
+use crate::monitor::wire::{PROTOCOL, Request, Status, WORKER_FD};
+use crate::monitor::{receive, say};
+use crate::os::fork;
+use crate::os::stderr_relay;
+use crate::ports;
+use kubelet_config::flags::{ConfigDir, KubeletArgs};
 
-mod run_command;
+mod follow;
 mod standby;
 
-pub use run_command::{ReadySignal, RunCommand};
 pub use standby::StandbyKubelet;
 pub(crate) use standby::test_parking;
 
-/// How long the report of an exit waits for the last lines. They are there in a millisecond, unless
-/// stderr is slow, or a descendant of the kubelet lives on and keeps the pipe open.
-const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(250);
-
-/// How long the supervisor's own end waits for the output to be passed on.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The kubelet process.
-#[derive(Debug)]
-pub struct KubeletProcess {
-    /// How it is run.
-    pub run: RunCommand,
-    /// What may wait to be the next one; `None`: every start is a new process.
-    pub standby: Option<StandbyKubelet>,
-    /// Its process id.
-    pub pid: ChildPid,
-    /// The daemon's queue.
-    pub inputs: UnboundedSender<Input>,
-    /// What passes its output on, the latest start's last. Earlier ones serve its descendants.
-    pub relays: Vec<StderrRelay>,
+/// The worker's end of the socket to the monitor. Cloned, it is the same.
+#[derive(Clone, Debug)]
+pub struct MonitorLink {
+    socket: Arc<AsyncFd<OwnedFd>>,
+    status: watch::Receiver<Status>,
+    tickets: Arc<AtomicU64>,
 }
 
-impl ports::Kubelet for KubeletProcess {
-    fn start(&mut self, config: Option<&Rendered>) -> Result<u32, SpawnError> {
-        let args = self.run.args(config);
-        let standby = self.standby.as_ref().and_then(|standby| standby.promote(&args));
-        let started = match standby {
-            Some(started) => started,
-            None => self.run.start(&args).map_err(|error| self.run.failed(error))?,
-        };
-        Ok(self.follow(started))
+impl MonitorLink {
+    /// Takes up the socket that this process was started with, says hello, and listens for ever.
+    ///
+    /// # Errors
+    /// If there is none: nobody but a monitor starts a worker.
+    pub fn take_up() -> io::Result<Self> {
+        let socket = fork::inherited(WORKER_FD).ok_or(io::ErrorKind::NotConnected)?;
+        fork::set_nonblocking(&socket)?;
+        let socket = Arc::new(register(socket, Interest::READABLE)?);
+        let (seen, status) = watch::channel(Status::default());
+        let link = Self { socket: socket.clone(), status, tickets: Arc::default() };
+        link.send(&Request::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() });
+        tokio::spawn(async move {
+            while let Ok(status) = socket.async_io(Interest::READABLE, next).await {
+                let _ = seen.send(status);
+            }
+            // The monitor has ended, or speaks another language: nothing can be done without it.
+            tracing::error!("the monitor says nothing that is understood");
+            std::process::exit(1);
+        });
+        Ok(link)
     }
 
-    fn stop(&mut self) {
-        self.pid.signal(Signal::SIGTERM);
+    /// The state as it was told last.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.status.borrow().clone()
     }
 
-    fn dump_stacks(&mut self) {
-        self.pid.send(Signal::SIGQUIT, true);
+    /// The state once it is so.
+    ///
+    /// # Errors
+    /// There is no monitor any more.
+    pub async fn until(&self, is_so: impl FnMut(&Status) -> bool) -> io::Result<Status> {
+        let mut status = self.status.clone();
+        let seen = status.wait_for(is_so).await;
+        seen.map(|status| status.clone()).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    fn kill(&mut self) {
-        self.pid.signal(Signal::SIGKILL);
+    /// A number that no request had, of no worker.
+    fn ticket(&self) -> u64 {
+        (self.status.borrow().generation << 32) | self.tickets.fetch_add(1, SeqCst)
     }
 
-    fn log_tail(&self) -> Vec<String> {
-        self.relays.last().map(StderrRelay::log_tail).unwrap_or_default()
+    /// Says it, if the monitor takes it: one that takes nothing has ended, or is about to end us.
+    pub fn send(&self, request: &Request) {
+        if let Err(error) = say(self.socket.get_ref(), request) {
+            tracing::warn!("the monitor takes no message: {error}");
+        }
     }
+}
+
+fn next(socket: &OwnedFd) -> io::Result<Status> {
+    match receive(socket)? {
+        Some(Ok(message)) => serde_json::from_slice(&message).map_err(io::Error::from),
+        Some(Err(_)) => Err(io::ErrorKind::InvalidData.into()),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// What the monitor has in this file: see [`stderr_relay::read`].
+fn output(descriptor: Option<i32>) -> Option<File> {
+    let path = format!("/proc/{}/fd/{}", nix::unistd::getppid(), descriptor?);
+    // The number may be another file's by now.
+    let target = std::fs::read_link(&path).ok()?;
+    target.to_string_lossy().contains("kubelet-output").then_some(())?;
+    File::open(path).inspect_err(|error| tracing::warn!("the kubelet's output cannot be read: {error}")).ok()
+}
+
+/// The kubelet process.
+#[derive(Clone, Debug)]
+pub struct KubeletProcess {
+    link: MonitorLink,
+    /// The unit's own arguments.
+    args: KubeletArgs,
+    standby: Option<StandbyKubelet>,
+    inputs: UnboundedSender<Input>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    follower: Follower,
+    /// Where the kubelet that the machine knows of, or knew last, writes.
+    output: Option<File>,
 }
 
 impl KubeletProcess {
-    /// It is this process from now on: its end and its READY=1 are told.
-    fn follow(&mut self, started: StartedKubelet) -> u32 {
-        let StartedKubelet { mut child, relay } = started;
-        self.relays.retain(|relay| !relay.is_ended());
-        let mut last_lines = None;
-        match relay {
-            Some((relay, ended)) => {
-                self.relays.push(relay);
-                last_lines = Some(ended);
-            }
-            None => self.relays.clear(),
-        }
-        let id = child.id().unwrap_or_default();
-        self.pid.set(i32::try_from(id).unwrap_or_default());
-        self.await_ready();
-        let (pid, inputs) = (self.pid.clone(), self.inputs.clone());
+    /// Follows the monitor's state from this one on, in which its worker begins.
+    #[must_use]
+    pub fn start(
+        link: MonitorLink,
+        args: KubeletArgs,
+        standby: Option<StandbyKubelet>,
+        inputs: UnboundedSender<Input>,
+        beginning: &Status,
+    ) -> Self {
+        let seen = Seen { follower: Follower::beginning(beginning), output: None };
+        let kubelet = Self { link, args, standby, inputs, seen: Arc::new(Mutex::new(seen)) };
+        let follows = kubelet.clone();
         tokio::spawn(async move {
-            let exit = exit_of(&child.wait().await);
-            pid.reaped();
-            await_last_words(last_lines).await;
-            // The daemon is gone only when the supervisor ends.
-            let _ = inputs.send(Input::Exited(exit));
+            let mut status = follows.link.status.clone();
+            loop {
+                follows.advance();
+                if status.changed().await.is_err() {
+                    return;
+                }
+            }
         });
-        id
+        kubelet
     }
 
-    /// Where no READY=1 can come, time stands for it.
-    fn await_ready(&self) {
-        let ReadySignal::RunsFor(time) = self.run.ready else { return };
-        let (pid, started, inputs) = (self.pid.clone(), self.pid.get(), self.inputs.clone());
-        tokio::spawn(async move {
-            tokio::time::sleep(time).await;
-            if started.is_some() && pid.get() == started {
-                let _ = inputs.send(Input::Ready);
-            }
-        });
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn advance(&self) {
+        let (status, mut seen) = (self.link.status(), self.seen());
+        let Next { inputs, requests, started } = seen.follower.advance(&status);
+        if let Some(kubelet) = started {
+            seen.output = output(kubelet.output);
+        }
+        for request in &requests {
+            self.link.send(request);
+        }
+        for input in inputs {
+            let _ = self.inputs.send(input); // the loop has ended
+        }
+    }
+
+    fn ask(&self, request: impl FnOnce(u64) -> Request) {
+        if let Some(run) = self.seen().follower.run() {
+            self.link.send(&request(run));
+        }
     }
 }
 
-/// What it wrote and said before its end comes first: lines on stderr, and READY=1, which lies in the notify socket by now. A
-/// task that yields goes on after all that are woken by what can be read.
-async fn await_last_words(last_lines: Option<oneshot::Receiver<()>>) {
-    if let Some(last_lines) = last_lines {
-        let _ = tokio::time::timeout(LAST_LINES_TIMEOUT, last_lines).await;
-    }
-    tokio::task::yield_now().await;
+/// The arguments with this configuration and its flags, or the unit's own.
+fn args_of(own: &KubeletArgs, config: Option<&Rendered>) -> Vec<String> {
+    config.map_or_else(
+        || own.for_run(None, &ConfigDir::Unit),
+        |config| own.with(&config.overrides).for_run(Some(&config.path), &config.config_dir),
+    )
 }
 
-impl Drop for KubeletProcess {
-    fn drop(&mut self) {
-        for relay in &self.relays {
-            relay.drain(DRAIN_TIMEOUT);
+impl ports::Kubelet for KubeletProcess {
+    fn start(&mut self, config: Option<&Rendered>) -> Vec<Input> {
+        let args = args_of(&self.args, config);
+        if let Some(standby) = &self.standby {
+            standby.leave(&args);
         }
+        self.seen().follower.want(self.link.ticket(), args);
+        self.advance();
+        Vec::new()
+    }
+
+    fn stop(&mut self) {
+        self.ask(|run| Request::Stop { run });
+    }
+
+    fn dump_stacks(&mut self) {
+        self.ask(|run| Request::Dump { run });
+    }
+
+    fn log_tail(&self) -> Vec<String> {
+        let text = self.seen().output.as_ref().map(stderr_relay::read).and_then(Result::ok).unwrap_or_default();
+        String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
     }
 }

@@ -10,8 +10,8 @@ use nix::fcntl::OFlag;
 
 use super::file_watch::fingerprint;
 use super::fsx::FileId;
-use super::ownership;
 use super::policy::PolicyFile;
+use crate::os::ownership;
 
 use crate::machine::model::KubeletId;
 use crate::ports::{self, LocalError, LocalPolicy, Snapshot};

@@ -11,7 +11,8 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use super::ownership;
+use super::clock;
+use crate::os::ownership;
 
 /// A child that is about to become another program, or to die with its parent, still has what the parent had open; a verb that
 /// found no supervisor has the lock while it writes. They get so long, in which they have milliseconds to do. Well below
@@ -43,7 +44,7 @@ pub(crate) type SharedLock = Arc<OnceLock<File>>;
 
 /// Takes it, for who cannot wait for a disk that stalls: then it is unavailable, and may come later. A verb that has it is waited for.
 pub(crate) async fn hold_within(root: PathBuf, limit: Duration, lock: SharedLock) -> Result<(), NotLocked> {
-    within(limit, move || take_from(&root, |_| true), lock).await
+    within(limit, move || take_from(&root, Some(monitor()), |_| true), lock).await
 }
 
 /// The same for who can wait for the disk, and need not wait for a verb.
@@ -52,7 +53,7 @@ pub(crate) async fn hold(root: PathBuf, lock: SharedLock) -> Result<(), NotLocke
         return Ok(());
     }
     // An attempt of before may have got it meanwhile.
-    match within(Duration::MAX, move || take(&root), lock.clone()).await {
+    match within(Duration::MAX, move || take_from(&root, Some(monitor()), is_dead), lock.clone()).await {
         Err(_) if lock.get().is_some() => Ok(()),
         held => held,
     }
@@ -68,7 +69,7 @@ async fn within(
         let held = take().map(|file| drop(lock.set(file)));
         // Our own pid: by another attempt of ours.
         if let Err(Err(NotLocked::Taken(pid))) = answer.send(held)
-            && pid != std::process::id().to_string()
+            && pid != monitor().to_string()
         {
             tracing::error!("another kubelet-supervisor, pid {pid}, uses the store; stop it");
         }
@@ -82,14 +83,19 @@ async fn within(
 
 /// Takes `supervisor/lock` below `root`. One that was killed a moment ago is not in the way.
 pub(crate) fn take(root: &Path) -> Result<File, NotLocked> {
-    take_from(root, is_dead)
+    take_from(root, None, is_dead)
 }
 
-/// The same. Holders, as the pid file names them, of which `lets_go` is true are waited for.
-fn take_from(root: &Path, lets_go: impl Fn(&str) -> bool) -> Result<File, NotLocked> {
+/// Whom a worker's lock names: what is to be stopped, if anybody is in the way.
+fn monitor() -> u32 {
+    std::os::unix::process::parent_id()
+}
+
+/// The same; a supervisor's lock names it. Holders, as the pid file names them, of which `lets_go` is true are waited for.
+fn take_from(root: &Path, owner: Option<u32>, lets_go: impl Fn(&str) -> bool) -> Result<File, NotLocked> {
     let begun = Instant::now();
     loop {
-        match try_take(root) {
+        match try_take(root, owner) {
             Err(NotLocked::Taken(pid)) if lets_go(&pid) && begun.elapsed() < GRACE => {
                 std::thread::sleep(TRY_AGAIN);
             }
@@ -102,7 +108,23 @@ fn is_dead(pid: &str) -> bool {
     pid.parse().is_ok_and(|pid| kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH))
 }
 
-fn try_take(root: &Path) -> Result<File, NotLocked> {
+/// The longest note in a lock, in bytes.
+const NOTE: u64 = 128;
+
+/// What no other process has, in this boot or another one: its id, when it was started, and the boot.
+fn identity(pid: u32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let started = stat.rsplit_once(") ")?.1.split(' ').nth(19)?; // starttime, proc(5)
+    Some(format!("{pid} {started} {:x}", clock::boot_id()))
+}
+
+/// The supervisor that a lock names, while it lives.
+pub(crate) fn living(note: &str) -> Option<u32> {
+    let pid = note.split(' ').next()?.parse().ok()?;
+    (identity(pid)? == note).then_some(pid)
+}
+
+fn try_take(root: &Path, owner: Option<u32>) -> Result<File, NotLocked> {
     let path = root.join("supervisor/lock");
     if let Err(error) = ownership::check(&path) {
         return Err(NotLocked::Unavailable(error.to_string()));
@@ -123,10 +145,18 @@ fn try_take(root: &Path) -> Result<File, NotLocked> {
     };
     match file.try_lock() {
         Ok(()) => {
+            let Some(owner) = owner else { return Ok(file) };
+            let mut before = String::new();
+            let _ = (&file).take(NOTE).read_to_string(&mut before);
+            let before = before.trim();
+            // Its worker is being replaced; the kubelet runs.
+            if let Some(pid) = living(before).filter(|pid| *pid != owner) {
+                return Err(NotLocked::Taken(pid.to_string()));
+            }
             let mut note = || -> std::io::Result<()> {
                 file.set_len(0)?;
                 file.rewind()?;
-                writeln!(file, "{}", std::process::id())
+                writeln!(file, "{}", identity(owner).unwrap_or_default())
             };
             if let Err(error) = note() {
                 tracing::debug!("{}: {error}", path.display());
@@ -135,8 +165,8 @@ fn try_take(root: &Path) -> Result<File, NotLocked> {
         }
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
-            let _ = file.take(32).read_to_string(&mut pid);
-            Err(NotLocked::Taken(pid.trim().to_owned()))
+            let _ = file.take(NOTE).read_to_string(&mut pid);
+            Err(NotLocked::Taken(pid.split_whitespace().next().unwrap_or_default().to_owned()))
         }
         Err(TryLockError::Error(error)) => Err(NotLocked::Unavailable(format!("{}: {error}", path.display()))),
     }
@@ -190,7 +220,7 @@ mod tests {
         go.send(()).unwrap();
         taken.await.unwrap();
         let second = hold_within(dir.path().to_owned(), Duration::from_secs(60), SharedLock::default()).await;
-        assert_eq!(second, Err(NotLocked::Taken(std::process::id().to_string())));
+        assert!(matches!(second, Err(NotLocked::Taken(_))), "{second:?}");
         while hold(dir.path().to_owned(), lock.clone()).await.is_err() {}
         assert!(lock.get().is_some());
     }

@@ -130,6 +130,8 @@ metrics! {
     rollbacks: Counters = "kubelet_supervisor_rollbacks",
         "Rollbacks to last known good, by reason",
         begun(Family::default(), "reason", Failure::all().map(Failure::label));
+    worker: Gauge = "kubelet_supervisor_worker_generation",
+        "Which worker of this supervisor answers; 1 is the first, and one more for each replacement", Gauge::default();
     remaining: FloatGauge = "kubelet_supervisor_trial_remaining_seconds",
         "Continuous health still needed to become last known good; 0 outside a trial", FloatGauge::default();
     // From an adoption (milliseconds) to a kubelet that waits two minutes.
@@ -196,6 +198,7 @@ impl Metrics {
         }
         self.policy.clear();
         self.policy.get_or_create(&[("state", policy)]).set(1);
+        self.worker.set(i64::try_from(state.worker()).unwrap_or_default());
         self.remaining.set(state.trial_remaining().map_or(0.0, |left| left.as_secs_f64()));
         self.count_unhealthy(Some(state.is_kubelet_healthy()), Instant::now());
     }

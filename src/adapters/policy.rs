@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::ownership;
+use crate::os::ownership;
 use crate::ports::LocalPolicy;
 use kubelet_config::policy::NodePolicy;
 use kubelet_config::yaml;

@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 
 use super::kubelet_process::{self, StandbyKubelet};
 use super::metrics::Metrics;
-use super::ownership;
 use super::process::{self, Confinement, ProgramOutput};
 use crate::machine::Input;
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
+use crate::os::ownership;
 use crate::ports;
 use kubelet_config::flags::{ConfigDir, FlagOverrides, KubeletArgs};
 

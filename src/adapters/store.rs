@@ -105,6 +105,42 @@ impl<D: Disk> FsStore<D> {
         self.disk.sync(path).map_err(|error| StoreError::disk(path, error))
     }
 
+    /// Makes a directory of files, which appears whole by one rename, as in native; a leftover of a crash before that is
+    /// removed first. What is there is damaged, or of a crash: it is removed last, after its seal.
+    fn write_whole<'a>(
+        &self,
+        dir: &Path,
+        trees: &[&str],
+        files: impl Iterator<Item = (&'a str, &'a str)>,
+        seal: Option<&Path>,
+    ) -> Result<(), StoreError> {
+        let temporary = fsx::temporary_beside(dir);
+        let trees: Vec<PathBuf> = trees.iter().map(|tree| temporary.join(tree)).collect();
+        let steps = || -> io::Result<()> {
+            self.disk.remove(&temporary)?;
+            for made in [&temporary].into_iter().chain(&trees) {
+                self.disk.make_dir(made, 0o700)?;
+            }
+            for (name, content) in files {
+                let path = temporary.join(name);
+                self.disk.write(&path, content.as_bytes(), 0o600)?;
+                self.disk.sync(&path)?;
+            }
+            for made in trees.iter().chain([&temporary]) {
+                self.disk.sync(made)?;
+            }
+            for old in seal.into_iter().chain([dir]) {
+                self.disk.remove(old)?;
+            }
+            self.disk.rename(&temporary, dir)?;
+            self.disk.sync(dir.parent().unwrap_or(dir))
+        };
+        steps().map_err(|error| {
+            let _ = self.disk.remove(&temporary);
+            StoreError::disk(dir, error)
+        })
+    }
+
     /// Replaces a file durably; it is for our eyes only.
     fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         fsx::replace(&self.disk, path, bytes, 0o600).map_err(|error| StoreError::disk(path, error))

@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use nix::sys::signal::SigSet;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::machine::Input;
+use crate::os::block_all_signals;
 use crate::ports::{Store, StoreRequest};
 
 #[derive(Debug)]
@@ -35,8 +35,7 @@ impl StoreThread {
     ) -> io::Result<Self> {
         let (requests, queue) = mpsc::channel::<Order>();
         std::thread::Builder::new().name("store".to_owned()).spawn(move || {
-            // Signals come to the main thread: none interrupts a write.
-            let _ = SigSet::all().thread_block();
+            block_all_signals();
             for order in queue {
                 let request = match order {
                     Order::Serve(request) => request,

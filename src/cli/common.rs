@@ -1,12 +1,14 @@
 //! Shared by the verbs: the kubelet's command line, a failure with its exit code, a runtime.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use clap::Args;
 
 use crate::adapters::local_files::{self, LocalFiles};
 use crate::adapters::policy::PolicyFile;
-use crate::adapters::process;
+use crate::os::block_all_signals;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy::DEFAULT_PATH;
 use kubelet_config::source::Merge;
@@ -81,12 +83,19 @@ impl Failure {
     }
 }
 
+/// The strings in a file of another process, such as its command line.
+pub(super) fn strings_of(pid: u32, file: &str) -> Option<Vec<OsString>> {
+    let bytes = std::fs::read(format!("/proc/{pid}/{file}")).ok()?;
+    let strings = bytes.split_inclusive(|byte| *byte == 0).map(|string| string.strip_suffix(b"\0").unwrap_or(string));
+    Some(strings.map(|string| OsStr::from_bytes(string).to_owned()).collect())
+}
+
 /// A runtime on this thread: the parent-death signal of a child is tied to the thread that
 /// spawned it.
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .on_thread_start(process::block_all_signals)
+        .on_thread_start(block_all_signals)
         .build()
         .map_err(|error| Failure::new(1, format!("cannot start the runtime: {error}")))?;
     let value = runtime.block_on(future);

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -11,8 +11,9 @@ use nix::sys::socket::{UnixCredentials, getsockopt};
 use nix::unistd::geteuid;
 
 use super::common::Failure;
-use crate::adapters::ownership::{self, OwnershipError};
+use crate::adapters::lock;
 use crate::daemon::settings::DEFAULT_DIR;
+use crate::os::ownership::{self, OwnershipError};
 
 /// Where it listens, in its directory.
 const SOCKET: &str = "supervisor/control.sock";
@@ -70,8 +71,35 @@ fn denied(why: impl std::fmt::Display) -> String {
     format!("{why}; the supervisor's files are root's alone: run this as root, such as with sudo")
 }
 
-/// Connects, if root or this user listens: whoever may write in the directory could answer for the supervisor.
+/// A worker that is replaced is back within this time.
+const REPLACED: Duration = Duration::from_secs(2);
+
+/// Connects; to a supervisor whose worker is being replaced, as soon as the next one listens.
 fn connect(socket: &Path) -> Result<(UnixStream, UnixCredentials), Unreachable> {
+    let begun = Instant::now();
+    loop {
+        match connect_once(socket) {
+            Err(Unreachable::Absent(why)) => match monitor(socket) {
+                Some(_) if begun.elapsed() < REPLACED => std::thread::sleep(Duration::from_millis(20)),
+                Some(pid) => {
+                    return Err(Unreachable::Absent(format!(
+                        "{why}; the supervisor (pid {pid}) runs the kubelet and has no worker that answers: see journalctl -u kubelet"
+                    )));
+                }
+                None => return Err(Unreachable::Absent(why)),
+            },
+            found => return found,
+        }
+    }
+}
+
+/// The supervisor that had the store last, if it lives.
+fn monitor(socket: &Path) -> Option<u32> {
+    lock::living(std::fs::read_to_string(socket.with_file_name("lock")).ok()?.trim())
+}
+
+/// Connects, if root or this user listens: whoever may write in the directory could answer for the supervisor.
+fn connect_once(socket: &Path) -> Result<(UnixStream, UnixCredentials), Unreachable> {
     let changeable = match ownership::check(socket) {
         Err(error @ OwnershipError::Changeable { .. }) => Some(Unreachable::NoAnswer(error.to_string())),
         _ => None,

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::common::{Failure, block_on};
-use crate::adapters::ownership::{self, OwnershipError};
 use crate::adapters::systemctl::{self, Units};
+use crate::os::ownership::{self, OwnershipError};
 use crate::unit::{self, Properties, Request, ServiceType};
 use kubelet_config::policy::DEFAULT_PATH;
 
@@ -248,7 +248,7 @@ fn check_kept(options: &str) -> Result<(), String> {
 
 /// The kubelet's arguments as far as they are known: those that it runs with, whose variables are expanded, then the unit's.
 fn kubelet_args(unit: &Properties) -> Vec<String> {
-    let running = unit.get("MainPID").parse().ok().and_then(|pid| super::run::strings_of(pid, "cmdline"));
+    let running = unit.get("MainPID").parse().ok().and_then(|pid| super::common::strings_of(pid, "cmdline"));
     let running = running.unwrap_or_default().into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let (_, command) = unit.exec_start().unwrap_or_default();
     let behind_supervisor = |words: Vec<String>| {
@@ -268,7 +268,7 @@ fn environment(unit: &Properties) -> Vec<OsString> {
         let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
         set.extend(lines.map(|line| unit::split_command(line).join(" ")));
     }
-    let running = unit.get("MainPID").parse().ok().and_then(|pid| super::run::strings_of(pid, "environ"));
+    let running = unit.get("MainPID").parse().ok().and_then(|pid| super::common::strings_of(pid, "environ"));
     set.into_iter().rev().map(OsString::from).chain(running.unwrap_or_default()).collect()
 }
 

@@ -18,9 +18,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use self::common::USAGE;
+use self::common::{Failure, USAGE};
 use crate::adapters::process;
 use crate::machine::command::Command;
+use crate::os::fork;
 
 /// Help is no wider than the terminals that people have, in a pipe too.
 const COLUMNS: usize = 80;
@@ -45,6 +46,9 @@ struct Cli {
 enum Verb {
     /// Supervise the kubelet: the ExecStart of kubelet.service.
     Run(run::Options),
+    /// What `run` starts: all that is not the kubelet's process.
+    #[command(hide = true)]
+    Worker(run::Options),
     /// Show what is assigned, active and last known good.
     Status(status::Options),
     /// Have the kubelet judge a configuration file: exit 0 valid, 1 rejected, 2 could not tell.
@@ -104,22 +108,28 @@ pub fn command() -> clap::Command {
 
 /// Runs the command.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    process::harden_this_process();
-    process::share_one_arena();
+    fork::close_on_exec();
+    fork::share_one_arena();
     let args: Vec<OsString> = args.into_iter().collect();
+    let verb = args.get(1).and_then(|verb| verb.to_str()).unwrap_or_default();
+    if verb == "run"
+        && let Some(result) = run::supervise(&args)
+    {
+        return exit_code(result);
+    }
+    process::keep_memory_from_others();
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
-            if error.use_stderr() {
-                run::exec_kubelet_unsupervised(&args, "");
-            }
             // --help and --version are errors to clap, but not to the user.
-            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+            let failed = if verb == "worker" { run::refuse() } else { USAGE };
+            return ExitCode::from(if error.use_stderr() { failed } else { 0 });
         }
     };
     let result = match cli.verb {
-        Verb::Run(options) => run::run(&options, &args),
+        Verb::Run(options) => run::run(&options),
+        Verb::Worker(options) => run::work(&options),
         Verb::Status(options) => status::run(&options),
         Verb::Check(options) => check::run(&options),
         Verb::Render(options) => render::run(&options),
@@ -136,6 +146,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Policy(options) => policy::run(&options),
         Verb::Disable(options) => options.run(),
     };
+    exit_code(result)
+}
+
+fn exit_code(result: Result<u8, Failure>) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {

@@ -6,9 +6,10 @@ use clap::{Args, Subcommand};
 
 use super::common::Failure;
 use crate::adapters::clock::BootClock;
-use crate::adapters::{ownership, policy, systemctl};
+use crate::adapters::{policy, systemctl};
 use crate::daemon::admission::Policy;
 use crate::machine::model::RenderError;
+use crate::os::ownership;
 use crate::ports::Clock as _;
 use kubelet_config::policy::{Admission, DEFAULT_PATH, NodePolicy};
 

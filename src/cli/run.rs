@@ -1,4 +1,4 @@
-//! `run`: the daemon.
+//! `run`: the monitor; and `worker`, its child, which has the options.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,16 +7,17 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use super::common::{Failure, KubeletCommand, block_on};
-use crate::adapters::systemd::Systemd;
+use super::common::{Failure, KubeletCommand, block_on, strings_of};
 use crate::adapters::{clock, local_files, log, process};
 use crate::daemon::settings::{self, Settings};
 use crate::daemon::wire;
 use crate::machine::{self, limits};
+use crate::monitor::{self, wire::WRONG_OPTIONS};
+use crate::os::systemd;
 use kubelet_config::assignment;
 use kubelet_config::bounds::whole_number;
 use kubelet_config::duration::GoDuration;
-use kubelet_config::flags::KubeletArgs;
+use kubelet_config::flags::{ConfigDir, KubeletArgs};
 use kubelet_config::policy;
 use kubelet_config::schema::UnknownFields;
 use kubelet_config::source::{ConfigMapRef, Merge};
@@ -126,7 +127,7 @@ impl Options {
                 courtesy: self.courtesy.0,
                 unknown_fields: self.unknown_fields,
                 hung_after: self.hung_after.0,
-                watchdog: Systemd::watchdog(),
+                watchdog: systemd::watchdog(),
                 boot_id: clock::boot_id(),
             },
             args,
@@ -145,39 +146,95 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-pub(super) fn run(options: &Options, args: &[OsString]) -> Result<u8, Failure> {
+/// The monitor. Of its command line it takes the kubelet's command alone: the options are the worker's, which says what is wrong
+/// with them. `None`: there is no kubelet to supervise, and whoever reads all of it says why.
+pub(super) fn supervise(args: &[OsString]) -> Option<Result<u8, Failure>> {
+    let end = args.iter().position(|arg| arg == "--")?;
+    let (options, command) = (args.get(2..end)?, args.get(end + 1..)?);
+    if options.iter().any(|option| option == "--help" || option == "-h") {
+        return None;
+    }
+    let command: Vec<String> = command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let (program, kubelet_args) = command.split_first()?;
+    let program = local_files::resolve_program(program).ok()?;
+    let kubelet_args = KubeletArgs::parse(kubelet_args);
+    log::init_detached(log_format(options));
+    if kubelet_args.last("runonce").is_some_and(|value| value != "false") {
+        tracing::info!("--runonce: this kubelet ends by itself, there is nothing to supervise");
+        return Some(Err(become_kubelet(&program, &kubelet_args)));
+    }
+    // As it was called: a link may lead to another version by the time of a reload.
+    let called = args.first().map(PathBuf::from).filter(|path| path.is_absolute());
+    let worker = called.or_else(|| std::env::current_exe().ok()).unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
+    let own = kubelet_args.for_run(None, &ConfigDir::Unit);
+    let worker_args = std::iter::once(OsString::from("worker")).chain(args.get(2..)?.iter().cloned()).collect();
+    let command = monitor::Command { program: program.clone(), args: own, worker, worker_args, last_known_good };
+    let ended = monitor::run(command);
+    log::flush();
+    let why = match ended {
+        Ok(code) => return Some(Ok(code)),
+        Err(why) => why,
+    };
+    // Law 1 to the end: it has our process id, so systemd goes on as if there had never been a supervisor.
+    tracing::error!("the supervisor cannot begin: {why}; the kubelet runs without it, with its own arguments");
+    Some(Err(become_kubelet(&program, &kubelet_args)))
+}
+
+/// In our place, once all is said. Comes back if that fails.
+fn become_kubelet(program: &Path, args: &KubeletArgs) -> Failure {
+    log::flush();
+    let error = process::exec_kubelet(program, args);
+    Failure::new(1, format!("cannot run {}: {error}", program.display()))
+}
+
+/// The kubelet's arguments with what is last known good for a worker with these arguments.
+fn last_known_good(args: &[OsString]) -> Option<Vec<String>> {
+    let args = ["kubelet-supervisor", "run"].map(OsString::from).into_iter().chain(args.iter().skip(1).cloned());
+    let Verb::Run(options) = CommandLine::try_parse_from(args).ok()?.verb;
+    wire::last_known_good(&options.settings().ok()?)
+}
+
+/// `--log-format`, before anything is parsed.
+fn log_format(options: &[OsString]) -> log::Format {
+    let option = options.iter().rposition(|option| option.to_string_lossy().starts_with("--log-format"));
+    let value = option.and_then(|at| {
+        let option = options.get(at)?.to_string_lossy().into_owned();
+        option.strip_prefix("--log-format=").map(OsString::from).or_else(|| options.get(at + 1).cloned())
+    });
+    let value = value.or_else(|| std::env::var_os("KUBELET_SUPERVISOR_LOG_FORMAT"));
+    if value.is_some_and(|value| value == "json") { log::Format::Json } else { log::Format::Text }
+}
+
+/// Not the monitor: there is none where the kubelet's command cannot be supervised.
+pub(super) fn run(options: &Options) -> Result<u8, Failure> {
+    options.settings()?;
+    Err(Failure::usage(
+        "run: the kubelet's command follows --, as in: kubelet-supervisor run -- /usr/bin/kubelet --config=FILE",
+    ))
+}
+
+/// The worker.
+pub(super) fn work(options: &Options) -> Result<u8, Failure> {
     let settings = match options.settings() {
         Ok(settings) => settings,
         Err(failure) => {
-            exec_kubelet_unsupervised(args, &format!("kubelet-supervisor: {}\n", failure.message));
-            return Err(failure);
+            eprintln!("kubelet-supervisor: {}", failure.message);
+            return Ok(refuse());
         }
     };
     log::init(options.log_format);
-    if settings.args.last("runonce").is_some_and(|value| value != "false") {
-        tracing::info!("--runonce: this kubelet ends by itself, there is nothing to supervise");
-        let error = process::exec_kubelet(&settings.program, &settings.args);
-        return Err(Failure::new(1, format!("cannot run {}: {error}", settings.program.display())));
-    }
-    block_on(wire::supervise(settings))?.map_err(|error| Failure::new(1, format!("{error:#}")))
+    process::leave_signals_to_the_monitor().map_err(|error| Failure::new(1, error.to_string()))?;
+    block_on(wire::work(settings))?.map_err(|error| Failure::new(1, format!("{error:#}")))
 }
 
-/// Law 1 for options we cannot go by: what systemd started is the node's kubelet, so the kubelet is what it gets, with
-/// its own arguments, once `why` is said. Comes back where nobody but a person waits, or there is no kubelet to be.
-pub(super) fn exec_kubelet_unsupervised(args: &[OsString], why: &str) {
-    let command: Vec<String> =
-        args.iter().skip_while(|arg| *arg != "--").skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
-    let is_run = args.get(1).is_some_and(|verb| verb == "run");
-    let Some((program, kubelet_args)) = command.split_first() else { return };
-    if !is_run || std::env::var_os("INVOCATION_ID").is_none() {
-        return;
+/// Law 1 for options that a worker cannot go by: what systemd started is the node's kubelet, which the monitor runs. Where a person
+/// waits, the monitor is to end. Gives the exit code that says so.
+pub(super) fn refuse() -> u8 {
+    if std::env::var_os("INVOCATION_ID").is_none() {
+        return WRONG_OPTIONS;
     }
-    let Ok(program) = local_files::resolve_program(program) else { return };
-    eprintln!(
-        "{why}kubelet-supervisor: these options are of no use; the kubelet runs without a supervisor until they are mended"
-    );
-    let error = process::exec_kubelet(&program, &KubeletArgs::parse(kubelet_args));
-    eprintln!("kubelet-supervisor: cannot run {}: {error}", program.display());
+    eprintln!("kubelet-supervisor: these options are of no use; the kubelet runs unsupervised until they are mended");
+    78 // EX_CONFIG of sysexits(3)
 }
 
 /// What a running supervisor goes by: its command line, and its environment where that says nothing.
@@ -185,18 +242,15 @@ pub(super) fn settings_of(pid: u32) -> Option<Settings> {
     parse_foreign(&strings_of(pid, "cmdline")?, &strings_of(pid, "environ")?).ok()?.settings().ok()
 }
 
-/// The strings in a file of another process, such as its command line.
-pub(super) fn strings_of(pid: u32, file: &str) -> Option<Vec<OsString>> {
-    let bytes = std::fs::read(format!("/proc/{pid}/{file}")).ok()?;
-    let strings = bytes.split_inclusive(|byte| *byte == 0).map(|string| string.strip_suffix(b"\0").unwrap_or(string));
-    Some(strings.map(|string| OsStr::from_bytes(string).to_owned()).collect())
-}
-
 /// Options from the command line and the environment of another process; our own environment has no say.
 fn parse_foreign(args: &[OsString], environment: &[OsString]) -> Result<Options, clap::Error> {
+    let mut args = args.to_vec();
+    if let Some(verb) = args.get_mut(1).filter(|verb| *verb == "worker") {
+        *verb = OsString::from("run");
+    }
     let known = CommandLine::command();
     let command = known.clone().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
-    let matches = command.clone().try_get_matches_from(args)?;
+    let matches = command.clone().try_get_matches_from(&args)?;
     let given = |id: &str| {
         let run = matches.subcommand_matches("run");
         run.and_then(|run| run.value_source(id)) == Some(ValueSource::CommandLine)
@@ -210,7 +264,6 @@ fn parse_foreign(args: &[OsString], environment: &[OsString]) -> Result<Options,
         Some(option).filter(|_| !given(arg.get_id().as_str()))
     };
     let options = known.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
-    let mut args = args.to_vec();
     args.splice(2..2, options.filter_map(from_environment).collect::<Vec<_>>()); // after the program and `run`
     let Verb::Run(options) = CommandLine::from_arg_matches(&command.try_get_matches_from(args)?)?.verb;
     Ok(options)

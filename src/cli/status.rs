@@ -227,20 +227,11 @@ fn to_do(document: &Value, running: bool) -> &'static str {
 fn source(value: &Value) -> String {
     let Some(map) = value.get("configMap") else { return "local configuration".to_owned() };
     let part = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default();
-    if let Ok(source) = serde_json::from_value::<Source>(map.clone())
-        && let Some(title) = source.title()
-    {
-        let (key, uid, version) = (part("kubeletConfigKey"), source.uid, source.resource_version);
-        return format!("{title}, key {key} (uid {uid}, resourceVersion {version})");
-    }
-    format!(
-        "{}/{} key {} (uid {}, resourceVersion {})",
-        part("namespace"),
-        part("name"),
-        part("kubeletConfigKey"),
-        part("uid"),
-        part("resourceVersion")
-    )
+    let source = serde_json::from_value::<Source>(map.clone()).ok();
+    let title = source.and_then(|source| Some(format!("{},", source.title()?)));
+    let name = title.unwrap_or_else(|| format!("{}/{}", part("namespace"), part("name")));
+    let (key, uid, version) = (part("kubeletConfigKey"), part("uid"), part("resourceVersion"));
+    format!("{name} key {key} (uid {uid}, resourceVersion {version})")
 }
 
 #[cfg(test)]

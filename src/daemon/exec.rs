@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::machine::events::Event;
 use crate::machine::evidence::Query;
 use crate::machine::history::HistoryEntry;
-use crate::machine::model::Moment;
+use crate::machine::model::{Beginning, Moment};
 use crate::machine::status::node_status;
 use crate::machine::{Afterwards, Effect, Input, Level, State};
 use crate::ports::{Ports, StoreRequest};
@@ -29,13 +29,13 @@ impl<P: Ports> Executor<P> {
         Self { state, ports, published: None, event_nanos: 0 }
     }
 
-    /// Has the records read and the kubelet started.
+    /// Has the records read, and the kubelet started or gone on with.
     ///
     /// What the API server may lack of the history goes before any event of ours: its share is a number up to which it has
     /// them all.
-    pub fn boot(&mut self, now: Moment) -> bool {
+    pub fn boot(&mut self, now: Moment, beginning: Beginning) -> bool {
         let unreported = self.ports.store().submit(StoreRequest::Unreported);
-        self.take([Input::Boot].into_iter().chain(unreported).collect(), now)
+        self.take([Input::Boot(beginning)].into_iter().chain(unreported).collect(), now)
     }
 
     /// Takes an input through to its last effect; false when the supervisor shall end.
@@ -68,10 +68,7 @@ impl<P: Ports> Executor<P> {
         match effect {
             Effect::Store(request) => return self.ports.store().submit(request),
             Effect::Emit(event) => return self.emit(event),
-            Effect::Start(config) => {
-                let started = self.ports.kubelet().start(config.as_deref());
-                return vec![Input::Started(started.map_err(|error| error.to_string()))];
-            }
+            Effect::Start(config) => return self.ports.kubelet().start(config.as_deref()),
             Effect::ReadLogTail => return vec![Input::LogTail(self.ports.kubelet().log_tail())],
             Effect::Watch(map) => self.ports.cluster().watch(map.as_ref()),
             Effect::Preflight(ticket, candidate, Afterwards::Ends) => {
@@ -84,7 +81,6 @@ impl<P: Ports> Executor<P> {
             Effect::SelfTest => self.ports.preflight().self_test(),
             Effect::Stop => self.ports.kubelet().stop(),
             Effect::DumpStacks => self.ports.kubelet().dump_stacks(),
-            Effect::Kill => self.ports.kubelet().kill(),
             Effect::Probe(ticket, target) => self.ports.probe().probe(ticket, &target),
             Effect::Query(ticket, Query::Lease) => self.ports.cluster().observe_lease(ticket),
             Effect::Query(ticket, Query::Pods) => self.ports.cluster().observe_pods(ticket),

@@ -1,16 +1,13 @@
 //! The only place that names concrete adapters and hands them to the loop.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::Signals;
 use super::exec::Executor;
-use super::failopen::{self, KubeletControl, run_guarded};
+use super::run;
 use super::settings::Settings;
 use super::store_worker::StoreWorker;
 use crate::adapters::clock::{self, BootClock};
@@ -19,24 +16,25 @@ use crate::adapters::fsx::GuardedDisk;
 use crate::adapters::host::NodeHost;
 use crate::adapters::http::{self, CommandQueue, Endpoints};
 use crate::adapters::kube::{self, KubeCluster, Standalone};
-use crate::adapters::kubelet_process::{KubeletProcess, ReadySignal, RunCommand, StandbyKubelet};
+use crate::adapters::kubelet_process::{KubeletProcess, MonitorLink, StandbyKubelet};
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::local_files::source::LocalSource;
 use crate::adapters::lock::{self, NotLocked, SharedLock};
 use crate::adapters::metrics::Metrics;
-use crate::adapters::notify_socket::NotifySocket;
 use crate::adapters::policy::PolicyFile;
 use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
-use crate::adapters::process::{self, ChildPid};
-use crate::adapters::store::FsStore;
+use crate::adapters::store::{FsStore, StoredConfig};
 use crate::adapters::store_thread::StoreThread;
-use crate::adapters::systemd::Systemd;
 use crate::machine::status as node_status;
 use crate::machine::{Counter, Input, Level, State, StoreRequest, limits};
+use crate::monitor::wire::{IN_USE, Request, Status};
 use crate::ports;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::ConfigMapRef;
+
+/// Between two heartbeats, at the least.
+const BEAT_PAUSE: Duration = Duration::from_secs(5);
 
 /// Between attempts to have the control socket: each costs some system calls.
 const SOCKET_RETRY: Duration = Duration::from_secs(5);
@@ -76,9 +74,15 @@ impl ports::Ports for RealPorts {
     }
 }
 
-/// Journal, systemd, metrics and status document.
+/// Journal, monitor, metrics and status document.
 struct NodeNotifier {
-    systemd: Systemd,
+    link: MonitorLink,
+    /// When the monitor heard of us last.
+    beaten: Option<Instant>,
+    /// The status line that it was told last.
+    shown: String,
+    /// How long a ping of ours lasts: until the next one is due, and half as long again.
+    lease: Option<Duration>,
     metrics: Metrics,
     endpoints: Endpoints,
     commands: CommandQueue,
@@ -96,7 +100,14 @@ impl ports::Notifier for NodeNotifier {
             page.counting = state.is_counting().then(Instant::now);
             page.summary.clone_from(&summary);
         }
-        self.systemd.update(state.is_ready(), state.is_leaving(), summary);
+        if self.beaten.is_none_or(|at| at.elapsed() >= BEAT_PAUSE) {
+            self.beaten = Some(Instant::now());
+            self.link.send(&Request::Beat);
+        }
+        if self.shown != summary {
+            self.link.send(&Request::Show { text: summary.clone() });
+            self.shown = summary;
+        }
     }
 
     fn count(&mut self, counter: &Counter) {
@@ -108,7 +119,9 @@ impl ports::Notifier for NodeNotifier {
     }
 
     fn ping_watchdog(&mut self) {
-        Systemd::ping_watchdog();
+        if let Some(lease) = self.lease {
+            self.link.send(&Request::Feed { millis: u64::try_from(lease.as_millis()).unwrap_or_default() });
+        }
     }
 
     fn log(&mut self, level: Level, line: &str) {
@@ -119,23 +132,36 @@ impl ports::Notifier for NodeNotifier {
     }
 }
 
-/// Runs the supervisor; gives its exit code.
-pub(crate) async fn supervise(settings: Settings) -> anyhow::Result<u8> {
-    // This one keeps it until the supervisor ends.
+/// Works until it is told to end; gives the exit code, of which some tell the monitor that it is not to supervise here.
+pub(crate) async fn work(settings: Settings) -> anyhow::Result<u8> {
+    let link = MonitorLink::take_up().context("`worker` is started by `kubelet-supervisor run` alone")?;
+    // Before that another worker has lock, sockets and record.
+    let status =
+        link.until(|status| status.turn || status.leaving || status.retire).await.context("the monitor has ended")?;
+    if !status.turn {
+        return Ok(0);
+    }
+    // This one keeps it until the worker ends.
     let lock = SharedLock::default();
-    locked(&settings, &lock).await?;
-    let (program, args) = (settings.program.clone(), settings.args.clone());
-    let why = match catch_unwind(AssertUnwindSafe(|| assemble(settings, lock.clone()))) {
-        Ok(Ok(mut all)) => {
-            let Daemon { executor, queue, signals, child } = &mut all;
-            return Ok(run_guarded(executor, queue, signals, &BootClock, &SupervisedKubelet(child.clone())).await);
-        }
-        Ok(Err(error)) => format!("{error:#}"),
-        Err(panic) => failopen::panic_message(panic.as_ref()),
-    };
-    tracing::error!("the supervisor cannot begin: {why}; the kubelet runs without it, with its own arguments");
-    let error = process::exec_kubelet(&program, &args);
-    Err(error).with_context(|| format!("cannot run {}", program.display()))
+    if let Err(why) = locked(&settings, &lock).await {
+        tracing::error!("{why}");
+        return Ok(IN_USE);
+    }
+    let (mut executor, mut queue) = assemble(settings, lock.clone(), link, &status)?;
+    run(&mut executor, &mut queue, &BootClock, status.beginning()).await;
+    Ok(0)
+}
+
+/// The kubelet's arguments with what is last known good, verified by its checksums. For want of a worker.
+pub(crate) fn last_known_good(settings: &Settings) -> Option<Vec<String>> {
+    if settings.machine.standalone {
+        return None;
+    }
+    let mut store = FsStore::new(GuardedDisk::new(&settings.dir), &settings.dir);
+    let (records, _) = store.load().into_records();
+    let version = records.pin.map_or(records.last_known_good, |pin| pin.version)?;
+    let StoredConfig { given, overrides, .. } = store.open_config(version.digest.as_ref()?).ok()?;
+    Some(settings.args.with(&overrides).for_run(Some(&given.config), &given.config_dir))
 }
 
 async fn locked(settings: &Settings, lock: &SharedLock) -> anyhow::Result<()> {
@@ -150,20 +176,13 @@ async fn locked(settings: &Settings, lock: &SharedLock) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All that the loop needs.
-struct Daemon {
-    executor: Executor<RealPorts>,
-    queue: UnboundedReceiver<Input>,
-    signals: Signals,
-    child: ChildPid,
-}
-
-fn assemble(settings: Settings, lock: SharedLock) -> anyhow::Result<Daemon> {
+fn assemble(
+    settings: Settings,
+    lock: SharedLock,
+    link: MonitorLink,
+    status: &Status,
+) -> anyhow::Result<(Executor<RealPorts>, UnboundedReceiver<Input>)> {
     let (inputs, queue) = unbounded_channel();
-    let child = ChildPid::default();
-    let signals = Signals::register().context("cannot register signal handlers")?;
-    let ready = notify_socket(&settings, &child, &inputs);
-
     let metrics = Metrics::new();
     let endpoints = Endpoints::new(metrics.clone());
     let commands = CommandQueue::new(inputs.clone());
@@ -182,55 +201,28 @@ fn assemble(settings: Settings, lock: SharedLock) -> anyhow::Result<Daemon> {
         args: settings.args.clone(),
         dir: settings.dir.join("supervisor/preflight"),
     };
-    let run = RunCommand {
-        program: settings.program.clone(),
-        args: settings.args.clone(),
-        ready,
-        watchdog: settings.machine.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL),
-    };
-    let standby = settings.standby.then(|| StandbyKubelet::new(run.clone()));
+    let standby = StandbyKubelet::new(link.clone(), settings.program.clone(), settings.args.clone());
+    let standby = settings.standby.then_some(standby);
     let ports = RealPorts {
         store: store(&settings, inputs.clone(), metrics.clone())?,
-        kubelet: KubeletProcess {
-            run,
-            standby: standby.clone(),
-            pid: child.clone(),
-            inputs: inputs.clone(),
-            relays: Vec::new(),
-        },
+        kubelet: KubeletProcess::start(link.clone(), settings.args.clone(), standby.clone(), inputs.clone(), status),
         preflight: KubeletPreflight::new(preflight, inputs.clone(), metrics.clone(), version.clone(), standby),
         probe: HealthzProbe::new(inputs.clone()),
         host: NodeHost::new(root_dir(&settings), settings.dir.clone(), inputs.clone()),
         cluster: cluster(&settings, inputs, &metrics),
-        notifier: NodeNotifier { systemd: Systemd::default(), metrics, endpoints, commands, version },
+        notifier: NodeNotifier {
+            link,
+            beaten: None,
+            shown: String::new(),
+            lease: settings.machine.watchdog.map(|interval| interval * 3 / 4),
+            metrics,
+            endpoints,
+            commands,
+            version,
+        },
     };
-    let executor = Executor::new(State::new(settings.machine), ports);
-    Ok(Daemon { executor, queue, signals, child })
+    Ok((Executor::new(State::new(settings.machine), ports), queue))
 }
-
-/// Listens for the kubelet's READY=1. Gives how a kubelet is known to be up.
-fn notify_socket(settings: &Settings, child: &ChildPid, inputs: &UnboundedSender<Input>) -> ReadySignal {
-    match NotifySocket::bind() {
-        Ok(socket) => {
-            let name = socket.name.clone();
-            tokio::spawn(socket.listen(child.clone(), inputs.clone()));
-            ReadySignal::Socket(name)
-        }
-        Err(error) => {
-            let time = READY_AFTER.min(settings.machine.start_timeout / 2);
-            tracing::warn!(
-                "no socket for the kubelet's READY=1 and WATCHDOG=1 until the supervisor starts anew: it counts as ready \
-                 after {} s: {error}",
-                time.as_secs()
-            );
-            ReadySignal::RunsFor(time)
-        }
-    }
-}
-
-/// Where no READY=1 can come. A kubelet needs 6 s at the most (v1.20.2, on a node without Docker); one that is not well by
-/// then is told from one that is by the other signals.
-const READY_AFTER: Duration = Duration::from_secs(30);
 
 fn local_files(settings: &Settings) -> LocalFiles {
     LocalFiles {
@@ -254,32 +246,6 @@ fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) 
         answers
     };
     StoreThread::start(serve, inputs).context("cannot start the store's thread")
-}
-
-/// The kubelet process and systemd, past all ports.
-struct SupervisedKubelet(ChildPid);
-
-impl KubeletControl for SupervisedKubelet {
-    fn is_alive(&self) -> bool {
-        self.0.get().is_some()
-    }
-    fn is_stopping(&self) -> bool {
-        self.0.is_stopping()
-    }
-    fn signal(&self, signal: Signal) {
-        self.0.signal(signal);
-    }
-    fn ready(&self) {
-        Systemd::notify_ready();
-    }
-    fn status(&self, text: &str) {
-        Systemd::notify_status(text);
-    }
-    fn ping_watchdog(&self) {
-        if Systemd::watchdog().is_some() {
-            Systemd::ping_watchdog();
-        }
-    }
 }
 
 /// Labels may name what an option names, unless the policy says which.

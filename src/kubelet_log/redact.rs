@@ -5,6 +5,7 @@
 //! credential is taken out, rather too much than too little.
 
 use super::parse::json_text;
+use kubelet_config::bounds::shortened;
 
 /// Longest line that is shown, in characters; an event's message holds 1024 bytes.
 const LONGEST: usize = 512;
@@ -40,7 +41,7 @@ pub(crate) fn redact(line: &str) -> String {
     let open = collapse(&open);
     let open = without_path_dump(&open);
     let open: Vec<String> = mask_values(&open).split_whitespace().map(mask_token).collect();
-    shorten(&open.join(" "))
+    shortened(&open.join(" "), LONGEST, 0)
 }
 
 fn cut_secrets(text: &str) -> String {
@@ -156,13 +157,6 @@ fn mask_token(word: &str) -> String {
 fn is_mixed(text: &str) -> bool {
     let has = |kind: fn(&char) -> bool| text.chars().any(|c| kind(&c));
     has(char::is_ascii_uppercase) && has(char::is_ascii_lowercase) && has(char::is_ascii_digit)
-}
-
-fn shorten(text: &str) -> String {
-    if text.chars().nth(LONGEST).is_none() {
-        return text.to_owned();
-    }
-    text.chars().take(LONGEST - 1).chain(['…']).collect()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The first decision: what the records say, and whether the assigned version has a try left.
 
+use super::evidence::Failure;
 use super::io::Ticket;
 use super::model::Moment;
 
@@ -12,8 +13,10 @@ pub(super) struct Reading {
     /// It is given up, or done once more, at that time.
     at: Option<Moment>,
     failures: u32,
-    /// Starts of the supervisor without proof, if these were too many for this one to be another.
-    tries: Option<u32>,
+    /// What the version on trial failed by before this one began, and what to say of it.
+    verdict: Option<(Failure, String)>,
+    /// A worker after another begins: the supervisor was not started anew.
+    is_worker: bool,
 }
 
 impl Reading {

@@ -49,6 +49,8 @@ pub enum EventReason {
     Waiting,
     /// The node's policy forbids what runs.
     Forbidden,
+    /// A worker begins after another one.
+    WorkerReplaced,
 }
 
 impl EventReason {
@@ -75,6 +77,7 @@ impl EventReason {
             Self::Hung => "KubeletHung",
             Self::Waiting => "KubeletConfigWaiting",
             Self::Forbidden => "KubeletConfigForbidden",
+            Self::WorkerReplaced => "WorkerReplaced",
         }
     }
 }
@@ -124,6 +127,16 @@ pub fn drift(damage: &Damage, downloads: bool) -> Event {
 pub(crate) fn forbidden(source: Option<&Source>, why: &str) -> Event {
     let message = format!("Runs until the next start of the kubelet, and not again, {why}: {}", name(source));
     event(EventReason::Forbidden, true, source, message)
+}
+
+/// A worker begins after another one; `None`: that was replaced on request. The kubelet goes on.
+#[must_use]
+pub(crate) fn worker_replaced(why: Option<&str>, generation: u64) -> Event {
+    let message = match why {
+        Some(why) => format!("The supervisor's worker ended, {why}: worker {generation} begins"),
+        None => format!("The supervisor's worker was replaced on request: worker {generation} begins"),
+    };
+    event(EventReason::WorkerReplaced, why.is_some(), None, message)
 }
 
 /// An accepted change waits for a good moment; `until`: and then no longer. The reason goes first: messages are cut at their end.

@@ -13,8 +13,8 @@ use super::events::Event;
 use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Query, Suspension};
 use super::history::HistoryEntry;
 use super::model::{
-    Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, StateFiles, TrialResult,
-    Verdict, Verification,
+    Beginning, Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, StartedKubelet,
+    StateFiles, TrialResult, Verdict, Verification,
 };
 use super::records::{Records, Stored, Version};
 use kubelet_config::assignment::Assignment;
@@ -30,8 +30,8 @@ pub type Ticket = u64;
 /// An input of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// First of all: there is no kubelet yet.
-    Boot,
+    /// First of all.
+    Boot(Beginning),
     /// Outcome of [`StoreRequest::ReadRecords`], and the identity of the kubelet binary.
     RecordsRead(Ticket, Box<Stored>, KubeletId),
     /// The name of the own Node.
@@ -69,11 +69,11 @@ pub enum Input {
     Verified(Ticket, Verification),
     /// Outcome of [`StoreRequest::SwapStateFiles`].
     StateFilesSwapped(Ticket, Result<(), String>),
-    /// Outcome of [`Effect::Start`]; it comes at once.
-    Started(Result<u32, String>),
+    /// Outcome of [`Effect::Start`]. It takes its time where another kubelet is ended first.
+    Started(Result<StartedKubelet, String>),
     /// The kubelet said READY=1.
     Ready,
-    /// The kubelet's process is gone.
+    /// The kubelet's process is gone. Between [`Effect::Start`] and [`Input::Started`] it is nobody's.
     Exited(Exit),
     /// Outcome of [`Effect::Probe`].
     Probed(Ticket, bool),
@@ -117,6 +117,8 @@ pub enum Input {
     Reported(u64),
     /// SIGTERM or SIGINT came.
     Shutdown,
+    /// Another worker takes over: this one ends, and the kubelet goes on.
+    Retire,
     /// A deadline may have passed.
     Tick,
 }
@@ -143,15 +145,13 @@ pub enum Effect {
     DiscardStandby,
     /// See whether the kubelet binary can be a judge, while there is time.
     SelfTest,
-    /// Start the kubelet with this; with nothing, as the unit has it.
+    /// Have the kubelet run with this; with nothing, as the unit has it. One that runs so goes on, another one is ended first.
     Start(Option<Box<Rendered>>),
-    /// SIGTERM to the kubelet.
+    /// SIGTERM to the kubelet, and SIGKILL after [`limits::STOP_GRACE`](super::limits::STOP_GRACE).
     Stop,
     /// SIGQUIT to the kubelet: the Go runtime writes the stacks of all goroutines to stderr and ends the process with code 2
     /// (runtime/signal_unix.go).
     DumpStacks,
-    /// SIGKILL to the kubelet.
-    Kill,
     /// Ask healthz once.
     Probe(Ticket, HealthzTarget),
     /// Observe the node around the kubelet once.

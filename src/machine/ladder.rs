@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use super::model::{ConfigError, KubeletId, Moment};
 use super::records::{BadReason, BadVersion, Records, Version};
+use kubelet_config::digest::Digest;
 
 /// A version that could not be used, and until when it is not tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,13 +44,21 @@ impl UnusableVersions {
 
     /// It could be read, too late for whoever asked: it is worth a try.
     pub(super) fn could_be_read(&mut self, version: &Version, now: Moment) {
-        if let Some(unusable) = self.0.get_mut(&key(version)) {
-            unusable.until = now;
-        }
+        self.0.entry(key(version)).and_modify(|unusable| unusable.until = now);
+    }
+
+    /// The same of a content, whatever its version.
+    pub(super) fn content_could_be_read(&mut self, content: &Digest, now: Moment) {
+        self.0.entry(content.0.clone()).and_modify(|unusable| unusable.until = now);
     }
 
     pub(super) fn is_usable(&self, version: &Version, now: Moment) -> bool {
         self.get(version).is_none_or(|unusable| now >= unusable.until)
+    }
+
+    /// True if one may be usable, but cannot be read for now.
+    pub(super) fn is_any_unread(&self, now: Moment) -> bool {
+        self.0.values().any(|unusable| unusable.error == ConfigError::Internal && now < unusable.until)
     }
 
     /// The next moments at which one is tried again.
@@ -123,7 +132,6 @@ mod tests {
     use super::*;
     use crate::machine::evidence::Failure;
     use crate::machine::records::{Attempt, Phase, Pin};
-    use kubelet_config::digest::Digest;
     use kubelet_config::source::{ConfigMapRef, Source};
 
     fn version(name: &str, content: &str) -> Version {

@@ -110,6 +110,11 @@ impl Launch {
         }
     }
 
+    /// What lay there was damaged, and was written again.
+    pub(super) fn mended(&mut self, content: &Digest, now: Moment) {
+        self.unusable.content_could_be_read(content, now);
+    }
+
     /// It was saved anew, or somebody wants it tried again.
     pub(super) fn usable_again(&mut self, version: &Version) {
         self.unusable.remove(version);

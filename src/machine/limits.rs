@@ -52,6 +52,12 @@ pub(crate) const HUNG_MIN_MEMORY: u64 = 100 << 20;
 /// With fewer process ids left as well: a kubelet that starts takes some tens of threads.
 pub(crate) const HUNG_MIN_PIDS: u64 = 100;
 
+/// What was seen of a kubelet on trial is written down so often, if it is something else: what a worker that dies has not
+/// written the next one has to see once more.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
+/// A worker after another one may be as short-lived: it writes after this time, and each time that doubles.
+pub(crate) const PROGRESS_FIRST: Duration = Duration::from_secs(5);
+
 /// Exits in a trial that fail it: the first may be an accident, the second is a pattern.
 pub const TRIAL_EXITS: u32 = 2;
 
@@ -142,6 +148,9 @@ pub const GOOD_MOMENT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// From SIGTERM to SIGKILL. The kubelet exits within 20 ms of SIGTERM and does not drain.
 pub const STOP_GRACE: Duration = Duration::from_secs(15);
+
+/// A start is answered by then: another kubelet is ended first, which takes up to twice [`STOP_GRACE`].
+pub(crate) const START_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Back-off of restarts after an exit nobody asked for: 1, 2, 4, 8, 10, 10... seconds. The cap is
 /// the RestartSec of the kubelet's own unit.

@@ -76,6 +76,48 @@ pub(crate) fn later(moment: Moment, by: Duration) -> Moment {
     Moment { boot: moment.boot.saturating_add(by), wall_nanos: moment.wall_nanos.saturating_add(nanos) }
 }
 
+/// The same the other way.
+pub(crate) fn earlier(moment: Moment, by: Duration) -> Moment {
+    let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+    Moment { boot: moment.boot.saturating_sub(by), wall_nanos: moment.wall_nanos.saturating_sub(nanos) }
+}
+
+/// One process of the kubelet: no other has the same process id and time of start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunId {
+    /// Its process id.
+    pub pid: u32,
+    /// CLOCK_BOOTTIME at its start.
+    pub started: Duration,
+}
+
+/// A kubelet that was started, or that went on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StartedKubelet {
+    /// Tells it from all others.
+    pub id: RunId,
+    /// It ran already, with these very arguments: nothing was started.
+    pub adopted: bool,
+    /// READY=1 was heard then, of one that goes on: the boot's clock.
+    pub ready: Option<Duration>,
+}
+
+/// Who begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// The supervisor: no kubelet runs.
+    Supervisor,
+    /// A worker after another one.
+    Worker {
+        /// The kubelet that runs, if one does that was not told to end.
+        running: Option<RunId>,
+        /// Why the worker before ended; `None`: it was replaced on request.
+        why: Option<String>,
+        /// Which worker this is, counted from the start of the supervisor: 1 is the first.
+        generation: u64,
+    },
+}
+
 /// A rendered configuration that is durably on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rendered {
@@ -220,7 +262,7 @@ pub struct Damage {
 /// How what the local files say differs from what runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalFilesDifference {
-    /// Fields that the kubelet would go by with other values.
+    /// Fields that the kubelet would go by with other values; none if only that it would is known.
     Fields(Vec<String>),
     /// They cannot be used as they are, and why.
     Unusable(String),
@@ -233,6 +275,9 @@ impl fmt::Display for LocalFilesDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unusable(why) => write!(f, "the local files cannot be used: {why}"),
+            Self::Fields(fields) if fields.is_empty() => {
+                f.write_str("the local files differ from what the kubelet runs")
+            }
             Self::Fields(fields) => {
                 write!(f, "the local files differ from what the kubelet runs: {}", first_of(fields, NAMED))
             }
@@ -358,7 +403,7 @@ impl RestartCause {
 }
 
 /// How the kubelet ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// `exit(code)`.
     Code(i32),

@@ -1,16 +1,9 @@
 //! The kubelet's process: starts, exits, stops, and the pauses between.
 
-use std::sync::Arc;
-
-use serde_json::Value;
-
-use super::model::{KubeletId, Moment, Rendered, later};
-use super::records::Version;
+use super::model::{KubeletId, Moment, RunId, later};
+use super::records::{RunningConfig, Version};
 use super::{Run, limits};
-use kubelet_config::digest::Digest;
-use kubelet_config::flags::FlagOverrides;
 use kubelet_config::policy::Signed;
-use kubelet_config::rendering::HealthzTarget;
 
 mod step;
 
@@ -20,15 +13,12 @@ pub enum Kubelet {
     /// There was none yet: the records are being read.
     #[default]
     NotBegun,
-    /// The start was asked for and has not been answered.
+    /// The start was asked for and has not been answered. An exit in this time is that of a kubelet that is ended for it.
     Starting,
     /// The process exists, ready or not.
     Running(Run),
-    /// SIGTERM was sent, SIGKILL follows at the moment given.
-    Stopping {
-        /// When SIGKILL follows; `None` once it was sent.
-        kill_at: Option<Moment>,
-    },
+    /// It is told to end, and killed if it does not: the port sees to that.
+    Stopping,
     /// There is none; the next start is due at the moment given.
     Waiting {
         /// When it is started.
@@ -36,48 +26,6 @@ pub enum Kubelet {
     },
     /// The supervisor ends, and starts no other.
     Gone,
-}
-
-/// The configuration the process was started with.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RunningConfig {
-    /// Its version; `None` is the local configuration.
-    pub version: Option<Version>,
-    /// Its content; unknown if the local file could not be read.
-    pub digest: Option<Digest>,
-    /// What `--config` was given, if it is not the kubelet's own.
-    pub path: String,
-    /// What became of the unit's own flags.
-    pub overrides: FlagOverrides,
-    /// Where its healthz answers; `None` if it is off or unknown.
-    pub healthz: Option<HealthzTarget>,
-    /// Fields that flags override.
-    pub shadowed: Vec<String>,
-    /// What the kubelet goes by; null if unknown.
-    pub effective: Arc<Value>,
-    /// Its hard eviction thresholds are not kept from pods.
-    pub ignores_eviction: bool,
-    /// The container runtime's socket, if known.
-    pub runtime: Option<String>,
-    /// Who signed it.
-    pub signed: Option<Signed>,
-}
-
-impl RunningConfig {
-    pub(super) fn new(version: Option<Version>, rendered: Rendered) -> Self {
-        Self {
-            version,
-            digest: Some(rendered.digest),
-            path: rendered.path,
-            overrides: rendered.overrides,
-            healthz: rendered.healthz,
-            shadowed: rendered.shadowed,
-            effective: rendered.effective,
-            ignores_eviction: rendered.ignores_eviction,
-            runtime: rendered.runtime,
-            signed: rendered.admission.signed,
-        }
-    }
 }
 
 /// The process, and what it was started with.
@@ -99,6 +47,10 @@ pub(super) struct Process {
     hung: bool,
     /// We are told to leave.
     leaving: bool,
+    /// The kubelet that a worker before us left, until we go on with it or it ends.
+    former: Option<RunId>,
+    /// The start is given up then.
+    answer_by: Option<Moment>,
 }
 
 impl Process {
@@ -130,6 +82,16 @@ impl Process {
             Kubelet::Running(run) => Some(run),
             _ => None,
         }
+    }
+
+    /// The kubelet that a worker before us left, while it runs and we have not gone on with it.
+    pub(super) fn former(&self) -> Option<RunId> {
+        self.former
+    }
+
+    /// It runs.
+    pub(super) fn note_former(&mut self, former: Option<RunId>) {
+        self.former = former;
     }
 
     pub(super) fn running(&self) -> &RunningConfig {
@@ -213,16 +175,16 @@ impl Process {
         match &self.kubelet {
             Kubelet::Running(run) => run.is_ready() || now >= later(run.started, limits::START_UNDISTURBED),
             Kubelet::Waiting { .. } => self.starts > 0,
-            Kubelet::NotBegun | Kubelet::Starting | Kubelet::Stopping { .. } | Kubelet::Gone => false,
+            Kubelet::NotBegun | Kubelet::Starting | Kubelet::Stopping | Kubelet::Gone => false,
         }
     }
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
         match &self.kubelet {
-            Kubelet::Stopping { kill_at } => due.extend(*kill_at),
             Kubelet::Waiting { until } => due.push(*until),
             Kubelet::Running(run) if !run.is_ready() => due.push(later(run.started, limits::START_UNDISTURBED)),
-            Kubelet::Running(_) | Kubelet::NotBegun | Kubelet::Starting | Kubelet::Gone => {}
+            Kubelet::Starting => due.extend(self.answer_by),
+            Kubelet::Running(_) | Kubelet::Stopping | Kubelet::NotBegun | Kubelet::Gone => {}
         }
     }
 }

@@ -43,7 +43,7 @@ impl State {
         let moving = self.writer.is_writing()
             || self.is_change_brief()
             || !self.launch.is_idle()
-            || matches!(self.process.kubelet(), Kubelet::Starting | Kubelet::Stopping { .. });
+            || matches!(self.process.kubelet(), Kubelet::Starting | Kubelet::Stopping);
         self.moving_since = moving.then(|| self.moving_since.unwrap_or(self.now));
     }
 }

@@ -90,7 +90,7 @@ impl RecordWriter {
 
     /// What counts is written as soon as that is possible.
     pub(super) fn write_soon(&mut self) {
-        self.dirty = true;
+        self.dirty |= self.read_only.is_none();
     }
 
     /// The records that count, those on disk, and those on their way there: what they name must not be removed.
@@ -240,6 +240,7 @@ fn keep_evidence(current: &Records, written: &mut Records) {
         attempt.earned = seen.earned;
         attempt.suspended = seen.suspended;
         attempt.exits = seen.exits;
+        attempt.progress.clone_from(&seen.progress);
         attempt.contact |= seen.contact;
         attempt.runtime_answered |= seen.runtime_answered;
     }

@@ -1,70 +1,25 @@
 //! The durable record, `supervisor/state.json`: one file, replaced whole.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::{Baseline, Failure};
+use super::evidence::{Baseline, Failure, Signal};
 use super::limits;
-use super::model::{ConfigError, KubeletId, LoadTarget, Moment};
+use super::model::{ConfigError, KubeletId, Moment, RunId};
 use kubelet_config::digest::Digest;
 use kubelet_config::duration;
 use kubelet_config::hazard::HazardClass;
 use kubelet_config::policy::Signed;
 use kubelet_config::source::Source;
-use kubelet_config::status;
 
+pub use super::running::{RunningConfig, Started};
 pub use super::stored::{RecordFile, Stored};
+pub use super::version::Version;
 
 /// The format of `state.json`. A file with another number is left alone.
 pub(super) const VERSION: u32 = 2;
-
-/// A version of a configuration: its name, and the content the name stood for when it was rendered.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Version {
-    /// The ConfigMap and its resourceVersion.
-    #[serde(flatten)]
-    pub source: Source,
-    /// The content; `None` if it could not be rendered, or was recorded by native.
-    pub digest: Option<Digest>,
-}
-
-impl Version {
-    /// A name without a known content.
-    #[must_use]
-    pub fn named(source: Source) -> Self {
-        Self { source, digest: None }
-    }
-
-    /// What is loaded for a version; none is the local configuration.
-    pub(super) fn load_target(version: Option<&Self>) -> LoadTarget {
-        match version {
-            None => LoadTarget::Local,
-            Some(Self { source, digest: Some(digest) }) => LoadTarget::Content(digest.clone(), source.clone()),
-            Some(Self { source, digest: None }) => LoadTarget::Source(source.clone()),
-        }
-    }
-
-    /// What people are told; without a version, that it is the local configuration.
-    #[must_use]
-    pub(super) fn name(version: Option<&Self>) -> String {
-        status::name(version.map(|version| &version.source))
-    }
-
-    /// True if both are known to have one content.
-    #[must_use]
-    pub fn has_content(&self, digest: &Digest) -> bool {
-        self.digest.as_ref() == Some(digest)
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.source.fmt(f)
-    }
-}
 
 /// All that must outlive the supervisor; of versions, `None` is the local configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +51,9 @@ pub struct Records {
     /// Hazards of the local files, and what an operator accepted of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_hazards: Option<LocalHazards>,
+    /// What the latest kubelet was started with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<Started>,
 }
 
 impl Records {
@@ -222,6 +180,9 @@ pub struct Attempt {
     pub earned: Duration,
     /// The clock was stopped by a suspension: what was earned before it counts.
     pub suspended: bool,
+    /// What was seen of the kubelet that runs it, for the worker that goes on with that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
     /// How often the control test cleared it.
     pub clearances: u32,
     /// Seconds within which somebody must confirm it once it is proven; `None`: nobody need.
@@ -241,6 +202,25 @@ pub struct Attempt {
     /// Who signed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signed: Option<Signed>,
+}
+
+/// What a verdict on a kubelet needs to go on with another worker. All times are so long that nothing grows without a bound, and
+/// what did not change need not be written: what was seen to last, not since when. So what nobody saw is neither good nor bad.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Progress {
+    /// The kubelet. Of another one this says nothing.
+    pub run: RunId,
+    /// Health earned in all.
+    pub earned: Duration,
+    /// It has been coming up for so long; `None`: it was up.
+    pub starting: Option<Duration>,
+    /// The signals that are bad, and for how long.
+    pub bad: BTreeMap<Signal, Duration>,
+    /// The API server answered.
+    pub heard: bool,
+    /// The Node's heartbeat before its start; empty once there was another.
+    pub heartbeat: String,
 }
 
 impl Attempt {

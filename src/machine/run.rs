@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use super::evidence::Signal;
 use super::limits;
-use super::model::{Moment, later};
+use super::model::{Moment, RunId, later};
 
 /// A running kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// Process id.
-    pub pid: u32,
+    /// Tells it from all others.
+    pub id: RunId,
     /// When it was started.
     pub started: Moment,
+    /// A worker went on with it then.
+    pub resumed: Option<Moment>,
     /// READY=1 was heard then.
     pub ready_at: Option<Moment>,
     /// Its start time-out counts from here: later than `started` if judgement was suspended.
@@ -41,6 +43,11 @@ impl Run {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.ready_at.is_some()
+    }
+
+    /// True if it began a moment ago, or a worker went on with it: the first signs of health are on their way.
+    pub(super) fn is_fresh(&self, from: Option<Moment>, within: Duration, now: Moment) -> bool {
+        from.max(self.resumed).is_some_and(|from| now.since(from) <= within)
     }
 
     /// True if healthz answered a moment ago. A gap that nobody watched is not health.

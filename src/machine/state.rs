@@ -14,11 +14,11 @@ use super::local_files::LocalFiles;
 use super::model::{ConfigError, KubeletId, Moment, later};
 use super::policy::Policy;
 use super::preflight::OnRequest;
-use super::process::{Process, RunningConfig};
+use super::process::Process;
 use super::proposal::{Commands, Proposal};
 use super::question::Asked;
 use super::record_writer::RecordWriter;
-use super::records::{Phase, Records, Version};
+use super::records::{Phase, Records, RunningConfig, Version};
 use super::standby::Standby;
 use super::sync::ConfigSync;
 use super::trial::Trial;
@@ -73,6 +73,8 @@ pub struct State {
     pub(super) standby: Standby,
     /// Something is under way since then that ends within moments.
     pub(super) moving_since: Option<Moment>,
+    /// Which worker of the supervisor this is; 0: none has begun.
+    pub(super) worker: u64,
 }
 
 impl State {
@@ -95,7 +97,7 @@ impl State {
         let mut fx = Vec::new();
         self.advance(now);
         match input {
-            Input::Boot => self.boot(&mut fx),
+            Input::Boot(beginning) => self.boot(beginning, &mut fx),
             Input::RecordsRead(ticket, stored, id) => self.records_read(ticket, *stored, id, &mut fx),
             Input::NodeName(name) => self.node_named(name),
             Input::PolicyChanged => self.policy_changed(),
@@ -141,10 +143,7 @@ impl State {
                     self.probed(ticket, ok, &mut fx);
                 }
             }
-            Input::Watchdog => {
-                self.watchdog_pinged();
-                self.relay_ping(&mut fx);
-            }
+            Input::Watchdog => self.watchdog_pinged(),
             Input::NodeObserved(readiness) => self.node_observed(readiness),
             Input::NodeAnnotations { retry, confirm } => self.node_annotations(retry, confirm),
             Input::LeaseObserved(ticket, lease) => self.lease_observed(ticket, &lease),
@@ -174,6 +173,7 @@ impl State {
             }
             Input::Reported(number) => fx.push(Effect::Store(StoreRequest::Reported(number))),
             Input::Shutdown => self.shutdown(&mut fx),
+            Input::Retire => self.retire(&mut fx),
             Input::Tick => {}
         }
         self.count_trial(&mut fx); // as the input left it: it may be over within this step
@@ -400,7 +400,13 @@ impl State {
     /// The kubelet's process id, while there is one.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        self.process.run().map(|run| run.pid)
+        self.process.run().map(|run| run.id.pid)
+    }
+
+    /// Which worker of the supervisor this is; 1 is the first.
+    #[must_use]
+    pub fn worker(&self) -> u64 {
+        self.worker
     }
 
     /// The moment of the latest step.

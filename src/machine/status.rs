@@ -143,6 +143,7 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
         "supervisor": {
             "version": VERSION,
         },
+        "worker": state.worker(),
         "shadowedByFlags": state.running().shadowed,
         "flagOverrides": state.running().overrides,
         "policy": {
@@ -207,7 +208,7 @@ pub fn summary(state: &State) -> String {
         Kubelet::Running(run) if run.is_ready() => "ready",
         Kubelet::Running(_) => "starting",
         Kubelet::Waiting { .. } => "waiting to restart",
-        Kubelet::Stopping { .. } => "stopping",
+        Kubelet::Stopping => "stopping",
         _ => "down",
     };
     let trial = state

@@ -9,6 +9,7 @@ mod bad_versions;
 mod confirm;
 mod failing;
 mod outcome;
+mod progress;
 mod rollback;
 mod step;
 mod suspension;
@@ -24,6 +25,8 @@ pub(super) struct Trial {
     under_way: Option<(Version, Moment)>,
     /// Last known good runs under another name since then.
     adopted_at: Option<Moment>,
+    /// What was seen of the kubelet was compared then with what is on record of it.
+    noted_at: Option<Moment>,
     /// The kubelet's last lines, when they were last asked for; without secrets.
     log_tail: Vec<String>,
 }

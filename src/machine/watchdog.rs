@@ -1,7 +1,6 @@
-//! systemd's watchdog (`WatchdogSec=`), as it would be without us: a kubelet that pings is relayed, so
-//! that one that hangs is restarted by systemd. What pings on its own is this loop: while there is no
-//! kubelet, before its first ping (kubelets before v1.32 never send one), and in a trial, which comes
-//! to its own verdict on a kubelet that hangs.
+//! systemd's watchdog (`WatchdogSec=`), as it would be without us: the monitor passes a kubelet's pings on, so that one that
+//! hangs is restarted by systemd. What pings on its own is this loop: while there is no kubelet, before its first ping
+//! (kubelets before v1.32 never send one), and in a trial, which comes to its own verdict on a kubelet that hangs.
 
 use super::model::Moment;
 

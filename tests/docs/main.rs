@@ -197,8 +197,9 @@ fn reasons_in_code() -> BTreeSet<String> {
 
 fn is_reason(word: &str) -> bool {
     let rest = word.strip_prefix("KubeletConfig").unwrap_or_default();
-    // The one that is about no configuration.
-    word == "KubeletHung" || rest.starts_with(|c: char| c.is_ascii_uppercase()) && rest.chars().all(char::is_alphabetic)
+    // Those that are about no configuration.
+    ["KubeletHung", "WorkerReplaced"].contains(&word)
+        || rest.starts_with(|c: char| c.is_ascii_uppercase()) && rest.chars().all(char::is_alphabetic)
 }
 
 #[test]

@@ -1,286 +1,161 @@
-//! Ports of which a chosen call panics: the real kubelet process, store and files; the rest plays along.
+//! Ports of which a chosen call ends the worker: the real kubelet process, store and files; the rest plays along.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use kubelet_config::rendering::HealthzTarget;
-use kubelet_config::source::ConfigMapRef;
-use kubelet_config::status::NodeConfigStatus;
-use kubelet_supervisor::adapters::kubelet_process::KubeletProcess;
+use kubelet_config::source::{ConfigMapRef, Source};
+use kubelet_config::status::{NodeConfigStatus, PreflightAnswer};
+use kubelet_supervisor::adapters::kubelet_process::{KubeletProcess, MonitorLink};
+use kubelet_supervisor::adapters::store_thread::StoreThread;
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation};
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Rendered, Verdict};
 use kubelet_supervisor::machine::{Counter, Input, Level, State, Ticket};
-use kubelet_supervisor::ports::{self, SpawnError, Store, StoreRequest};
-use tokio::sync::Notify;
+use kubelet_supervisor::monitor::wire::Request;
+use kubelet_supervisor::ports::{self, Cluster, Host, Kubelet, Notifier, Preflight, Probe, Store, StoreRequest};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Every method of a port that an effect or the boot calls; of the store's, every request.
-pub const METHODS: [&str; 30] = [
-    "store.read_records",
-    "store.record",
-    "store.save",
-    "store.load",
-    "store.verify",
-    "store.swap_state_files",
-    "store.append",
-    "store.unreported",
-    "store.reported",
-    "store.probe_disk",
-    "store.collect",
-    "kubelet.start",
-    "kubelet.stop",
-    "kubelet.dump_stacks",
-    "kubelet.kill",
-    "kubelet.log_tail",
-    "preflight.judge",
-    "preflight.self_test",
-    "probe.probe",
-    "host.observe",
-    "cluster.watch",
-    "cluster.publish",
-    "cluster.emit",
-    "cluster.observe_lease",
-    "cluster.observe_pods",
-    "cluster.fetch",
-    "notifier.publish",
-    "notifier.count",
-    "notifier.answer",
-    "notifier.log",
-];
+use crate::worker::{Gate, payload};
 
-/// Which call panics.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Fault {
-    /// The n-th of all, from 1; 0: none.
-    pub at: u32,
-    /// The first of this method.
-    pub method: Option<&'static str>,
-    /// After it has done its work, not before.
-    pub after: bool,
-    /// The next so many starts of the kubelet panic too.
-    pub starts: u32,
+/// Every method of a port that an effect or the boot calls; of the store's, every request: when it is asked, and when its thread
+/// serves it.
+pub fn methods() -> Vec<String> {
+    let requests = "ReadRecords Record Save Load Verify SwapStateFiles Append Unreported Reported ProbeDisk Collect";
+    let others = "kubelet.start kubelet.stop kubelet.dump_stacks kubelet.log_tail preflight.judge \
+                  preflight.self_test probe.probe host.observe cluster.watch cluster.publish cluster.emit \
+                  cluster.observe_lease cluster.observe_pods cluster.fetch notifier.publish notifier.count \
+                  notifier.answer notifier.log";
+    let of_store = requests.split(' ').flat_map(|name| [format!("store.{name}"), format!("disk.{name}")]);
+    of_store.chain(others.split(' ').map(str::to_owned)).collect()
 }
 
-/// What is seen of a story from outside.
-pub struct World {
-    fault: Fault,
-    calls: Cell<u32>,
-    starts: Cell<u32>,
-    /// The method that panicked.
-    pub fired: Cell<Option<&'static str>>,
-    pub called: RefCell<Vec<&'static str>>,
-    pub ready: Cell<bool>,
-    /// The kubelet answers healthz.
-    pub healthz: Cell<bool>,
-    pub status: RefCell<NodeConfigStatus>,
-    pub news: Notify,
-    pub inputs: UnboundedSender<Input>,
+/// The method's name that a request stands for.
+pub fn method(of: &str, request: &StoreRequest) -> String {
+    let text = format!("{request:?}");
+    format!("{of}.{}", text.split(|char: char| !char.is_alphanumeric()).next().unwrap())
 }
-
-impl World {
-    pub fn new(fault: Fault, inputs: UnboundedSender<Input>) -> Rc<World> {
-        Rc::new(World {
-            fault,
-            calls: Cell::new(0),
-            starts: Cell::new(fault.starts),
-            fired: Cell::new(None),
-            called: RefCell::default(),
-            ready: Cell::new(false),
-            healthz: Cell::new(true),
-            status: RefCell::default(),
-            news: Notify::new(),
-            inputs,
-        })
-    }
-
-    fn call<T>(&self, method: &'static str, work: impl FnOnce() -> T) -> T {
-        self.calls.set(self.calls.get() + 1);
-        self.called.borrow_mut().push(method);
-        let first = self.fault.method == Some(method) && self.fired.get().is_none();
-        let due = self.calls.get() == self.fault.at || first;
-        let again = self.fired.get().is_some() && method == "kubelet.start" && self.starts.get() > 0;
-        if again {
-            self.starts.set(self.starts.get() - 1);
-        }
-        let panic = |world: &World| {
-            world.fired.set(world.fired.get().or(Some(method)));
-            world.news.notify_one();
-            panic!("fault: {method}");
-        };
-        if again || due && !self.fault.after {
-            panic(self);
-        }
-        let result = work();
-        if due {
-            panic(self);
-        }
-        self.news.notify_one();
-        result
-    }
-
-    /// The answer of a fake, through the queue.
-    fn answer(&self, input: Input) {
-        let _ = self.inputs.send(input);
-    }
-}
-
-/// A port, or what it would talk to.
-pub struct Tap<T>(pub Rc<World>, pub T);
 
 pub struct Faulty {
-    store: Tap<Box<dyn Store>>,
-    kubelet: Tap<KubeletProcess>,
-    rest: Tap<()>,
-    cluster: Tap<()>,
-    notifier: Tap<()>,
-    probe: Tap<()>,
-    host: Tap<()>,
+    pub gate: Arc<Gate>,
+    pub store: StoreThread,
+    pub kubelet: KubeletProcess,
+    pub link: MonitorLink,
+    pub inputs: UnboundedSender<Input>,
+    /// What the kubelet's healthz says.
+    pub healthz: Arc<AtomicBool>,
+    pub ready: bool,
 }
+
+macro_rules! all_are_this {
+    ($($method:ident: $port:ident),*) => {
+        impl ports::Ports for Faulty {
+            $(fn $method(&mut self) -> &mut dyn $port { self })*
+        }
+    };
+}
+all_are_this!(store: Store, kubelet: Kubelet, preflight: Preflight, probe: Probe, host: Host, cluster: Cluster, notifier: Notifier);
 
 impl Faulty {
-    pub fn new(world: &Rc<World>, store: Box<dyn Store>, kubelet: KubeletProcess) -> Self {
-        let rest = || Tap(world.clone(), ());
-        Self {
-            store: Tap(world.clone(), store),
-            kubelet: Tap(world.clone(), kubelet),
-            rest: rest(),
-            cluster: rest(),
-            notifier: rest(),
-            probe: rest(),
-            host: rest(),
-        }
+    /// A call that is answered through the queue.
+    fn reply(&self, method: &str, input: Input) {
+        self.gate.call(method, || self.inputs.send(input).unwrap());
     }
 }
 
-impl ports::Ports for Faulty {
-    fn store(&mut self) -> &mut dyn ports::Store {
-        &mut self.store
-    }
-    fn kubelet(&mut self) -> &mut dyn ports::Kubelet {
-        &mut self.kubelet
-    }
-    fn preflight(&mut self) -> &mut dyn ports::Preflight {
-        &mut self.rest
-    }
-    fn probe(&mut self) -> &mut dyn ports::Probe {
-        &mut self.probe
-    }
-    fn host(&mut self) -> &mut dyn ports::Host {
-        &mut self.host
-    }
-    fn cluster(&mut self) -> &mut dyn ports::Cluster {
-        &mut self.cluster
-    }
-    fn notifier(&mut self) -> &mut dyn ports::Notifier {
-        &mut self.notifier
-    }
-}
-
-/// The name of a request, as a method.
-pub fn method(request: &StoreRequest) -> &'static str {
-    match request {
-        StoreRequest::ReadRecords(_) => "store.read_records",
-        StoreRequest::Record(..) => "store.record",
-        StoreRequest::Save(..) => "store.save",
-        StoreRequest::Load(..) => "store.load",
-        StoreRequest::Verify(..) => "store.verify",
-        StoreRequest::SwapStateFiles(..) => "store.swap_state_files",
-        StoreRequest::Append(_) => "store.append",
-        StoreRequest::Unreported => "store.unreported",
-        StoreRequest::Reported(_) => "store.reported",
-        StoreRequest::ProbeDisk => "store.probe_disk",
-        StoreRequest::Collect(..) => "store.collect",
-    }
-}
-
-impl Store for Tap<Box<dyn Store>> {
+impl Store for Faulty {
     fn submit(&mut self, request: StoreRequest) -> Vec<Input> {
-        self.0.call(method(&request), || self.1.submit(request))
+        self.gate.call(&method("store", &request), || self.store.submit(request))
     }
     fn finish(&mut self, limit: Duration) {
-        self.0.call("store.finish", || self.1.finish(limit));
+        self.gate.call("store.finish", || self.store.finish(limit));
     }
 }
 
-impl ports::Kubelet for Tap<KubeletProcess> {
-    fn start(&mut self, config: Option<&Rendered>) -> Result<u32, SpawnError> {
-        self.0.call("kubelet.start", || self.1.start(config))
+impl Kubelet for Faulty {
+    fn start(&mut self, config: Option<&Rendered>) -> Vec<Input> {
+        self.gate.call("kubelet.start", || self.kubelet.start(config))
     }
     fn stop(&mut self) {
-        self.0.call("kubelet.stop", || self.1.stop());
+        self.gate.call("kubelet.stop", || self.kubelet.stop());
     }
     fn dump_stacks(&mut self) {
-        self.0.call("kubelet.dump_stacks", || self.1.dump_stacks());
-    }
-    fn kill(&mut self) {
-        self.0.call("kubelet.kill", || self.1.kill());
+        self.gate.call("kubelet.dump_stacks", || self.kubelet.dump_stacks());
     }
     fn log_tail(&self) -> Vec<String> {
-        self.0.call("kubelet.log_tail", || self.1.log_tail())
+        self.gate.call("kubelet.log_tail", || self.kubelet.log_tail())
     }
 }
 
-impl ports::Preflight for Tap<()> {
+impl Preflight for Faulty {
     fn judge(&mut self, ticket: Ticket, _candidate: &Rendered) {
-        self.0.call("preflight.judge", || self.0.answer(Input::PreflightDone(ticket, Verdict::Valid(Vec::new()))));
+        self.reply("preflight.judge", Input::PreflightDone(ticket, Verdict::Valid(Vec::new())));
     }
     fn self_test(&mut self) {
-        self.0.call("preflight.self_test", || self.0.answer(Input::KubeletVersion("v1.20.2".to_owned())));
+        self.reply("preflight.self_test", Input::KubeletVersion("v1.20.2".to_owned()));
     }
 }
 
-impl ports::Probe for Tap<()> {
+impl Probe for Faulty {
     fn probe(&mut self, ticket: Ticket, _target: &HealthzTarget) {
-        self.0.call("probe.probe", || self.0.answer(Input::Probed(ticket, self.0.healthz.get())));
+        self.reply("probe.probe", Input::Probed(ticket, self.healthz.load(SeqCst)));
     }
 }
 
-impl ports::Host for Tap<()> {
+impl Host for Faulty {
     fn observe(&mut self, ticket: Ticket, _runtime: Option<&str>) {
         let environment = Environment { runtime: Some(true), ..Environment::default() };
-        self.0.call("host.observe", || self.0.answer(Input::EnvironmentObserved(ticket, environment)));
+        self.reply("host.observe", Input::EnvironmentObserved(ticket, environment));
     }
     fn observe_streams(&mut self, ticket: Ticket, _pid: u32, _runtime: Option<&str>) {
-        self.0.call("host.observe_streams", || self.0.answer(Input::StreamsObserved(ticket, None)));
+        self.reply("host.observe_streams", Input::StreamsObserved(ticket, None));
     }
 }
 
-impl ports::Cluster for Tap<()> {
+impl Cluster for Faulty {
     fn watch(&mut self, _map: Option<&ConfigMapRef>) {
-        self.0.call("cluster.watch", || ());
+        self.gate.call("cluster.watch", || ());
     }
     fn publish(&mut self, status: &NodeConfigStatus) {
-        self.0.call("cluster.publish", || self.0.status.replace(status.clone()));
+        let name = |source: &Option<Source>| source.as_ref().map_or("local".into(), |it| it.reference.name.clone());
+        let said = matches!(status.preflight, PreflightAnswer::Said(_));
+        let (active, good, failed) = (name(&status.active), name(&status.last_known_good), status.error.is_some());
+        let line = format!("status active={active} good={good} failed={failed} said={said}");
+        self.gate.call("cluster.publish", || self.gate.tell(&line));
     }
     fn emit(&mut self, entry: &HistoryEntry) {
-        self.0.call("cluster.emit", || self.0.answer(Input::Reported(entry.number)));
+        self.reply("cluster.emit", Input::Reported(entry.number));
     }
     fn observe_lease(&mut self, ticket: Ticket) {
-        self.0.call("cluster.observe_lease", || self.0.answer(Input::LeaseObserved(ticket, LeaseObservation::Absent)));
+        self.reply("cluster.observe_lease", Input::LeaseObserved(ticket, LeaseObservation::Absent));
     }
     fn observe_pods(&mut self, ticket: Ticket) {
-        self.0.call("cluster.observe_pods", || self.0.answer(Input::PodsObserved(ticket, None)));
+        self.reply("cluster.observe_pods", Input::PodsObserved(ticket, None));
     }
-    fn fetch(&mut self, ticket: Ticket, _map: &ConfigMapRef) {
-        let payload = std::sync::Arc::new(super::payload("good", "startDelay: 1ms"));
-        self.0.call("cluster.fetch", || self.0.answer(Input::ConfigMapFetched(ticket, Ok(payload))));
+    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {
+        self.reply("cluster.fetch", Input::ConfigMapFetched(ticket, Ok(Arc::new(payload(&map.name)))));
     }
 }
 
-impl ports::Notifier for Tap<()> {
+impl Notifier for Faulty {
     fn publish(&mut self, state: &State) {
-        self.0.call("notifier.publish", || self.0.ready.set(state.is_ready()));
+        let is_news = state.is_ready() != std::mem::replace(&mut self.ready, state.is_ready());
+        self.gate.call("notifier.publish", || {
+            self.link.send(&Request::Beat);
+            if is_news {
+                self.gate.tell(&format!("ready {}", state.is_ready()));
+            }
+        });
     }
     fn count(&mut self, _counter: &Counter) {
-        self.0.call("notifier.count", || ());
+        self.gate.call("notifier.count", || ());
     }
     fn answer(&mut self, _ticket: u64, _result: &Result<String, String>) {
-        self.0.call("notifier.answer", || ());
+        self.gate.call("notifier.answer", || ());
     }
     fn ping_watchdog(&mut self) {}
-    fn log(&mut self, _level: Level, _line: &str) {
-        self.0.call("notifier.log", || ());
+    fn log(&mut self, _level: Level, line: &str) {
+        self.gate.call("notifier.log", || eprintln!("{line}"));
     }
 }

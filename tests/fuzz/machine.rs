@@ -3,14 +3,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use kubelet_supervisor::machine::model::{Exit, KubeletId, Moment, Rendered, Verdict};
+use kubelet_supervisor::machine::model::{
+    Beginning, Exit, KubeletId, Moment, Rendered, RunId, StartedKubelet, Verdict,
+};
 use kubelet_supervisor::machine::{Effect, Input, Settings, State, StoreRequest, Stored};
 
 /// Begins with these records.
 pub(crate) fn boot(stored: &Stored) {
     let mut host =
         FakeHost { state: State::new(Settings::default()), stored: Some(stored), seconds: 100, started: false };
-    host.input(Input::Boot);
+    host.input(Input::Boot(Beginning::Supervisor));
     assert!(host.started, "no kubelet with {stored:?}");
     host.live();
 }
@@ -60,7 +62,10 @@ impl FakeHost<'_> {
             Effect::Preflight(ticket, ..) => Some(Input::PreflightDone(*ticket, Verdict::Valid(Vec::new()))),
             Effect::Start(..) => {
                 self.started = true;
-                Some(Input::Started(Ok(4711)))
+                Some(Input::Started(Ok(StartedKubelet {
+                    id: RunId { pid: 4711, started: Duration::ZERO },
+                    ..StartedKubelet::default()
+                })))
             }
             _ => None,
         }

@@ -15,6 +15,7 @@ mod random_inputs;
 mod spread;
 mod standby;
 mod trial;
+mod workers;
 
 use kubelet_config::pods::PodSummary;
 use kubelet_config::source::ConfigAnnotations;

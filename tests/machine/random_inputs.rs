@@ -69,6 +69,8 @@ enum Op {
     /// To the next deadline.
     Deadline,
     PowerCut,
+    /// The worker is replaced, on request or by its death, and the kubelet goes on.
+    Worker(bool),
     /// Answers nobody asked for, and whatever else there is; only in the hostile world.
     Stray(usize, u8),
 }
@@ -98,6 +100,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => prop::bool::weighted(0.4).prop_map(Op::Stall),
         1 => any::<bool>().prop_map(Op::Deaf),
         1 => Just(Op::PowerCut),
+        1 => any::<bool>().prop_map(Op::Worker),
         2 => Just(Op::TouchStore),
         2 => Just(Op::TouchLocalFiles),
     ];

@@ -12,12 +12,13 @@ use testkit::interrupt::is_interrupted;
 use crate::assignment::Carrier;
 
 /// Reasons of events whose type is Warning (docs/usage/reference.md).
-const WARNINGS: [&str; 5] = [
+const WARNINGS: [&str; 6] = [
     "KubeletConfigDrift",
     "KubeletConfigLocalFiles",
     "KubeletConfigRejected",
     "KubeletConfigRolledBack",
     "KubeletHung",
+    "WorkerReplaced", // but on request
 ];
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real");

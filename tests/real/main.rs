@@ -143,6 +143,7 @@ const CASES: &[Test] = &[
     Test("max_pods", LABELS, trial::max_pods),
     Test("losses", LABELS, readmission::foreseen),
     Test("containers_keep_running", LABELS, pods::containers_keep_running),
+    Test("workers_end", LABELS, pods::workers_end),
     Test("exec_and_changes", LABELS, pods::exec_and_changes),
     // Its build has begun with the suite.
     Test("pool", LABELS, plugin_pools::pool),

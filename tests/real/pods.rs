@@ -5,9 +5,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use testkit::built::{copy_program, write_script};
+use testkit::rig::{HELLO, is_gone};
 
 use crate::cluster::{run, until};
-use crate::supervisor::Case;
+use crate::supervisor::{BINARY, Case, signal};
 use crate::trial::accepted;
 
 /// Makes a pod of one container on this node, with these fields of the container, and waits until it runs.
@@ -150,6 +152,69 @@ pub fn containers_keep_running(case: &Case) {
         assert_eq!(container(case, &case.ask("GET", &path(name), None)).as_ref(), Ok(before));
         delete(case, name);
     }
+    assert!(supervisor.stop().success());
+}
+
+/// The worker ends in a trial, while a confirmation is waited for, and in a control test: kubelet and container are the same
+/// processes, and each comes to its end.
+pub fn workers_end(case: &Case) {
+    let installed = case.cluster.dir.join(case.id("installed"));
+    copy_program(BINARY.as_ref(), &installed);
+    let options = ["--confirm-within", "10m"];
+    let supervisor = case.launch_installed(&installed, "20s", &options, &case.dir(), case.cluster.kubelet_args());
+    supervisor.await_ready();
+    case.await_node_ready();
+    let name = case.id("pod");
+    make(case, &name, &json!({}));
+    let own = || until("the container", || container(case, &case.api("GET", &path(&name), None)?));
+    let before = own();
+    // One that stands still or loops is silent, and ended for that after half a minute.
+    let end_worker = |how: &str, next: u64| {
+        signal(supervisor.worker(), how);
+        supervisor.await_status(&[("/worker", json!(next))]);
+    };
+
+    case.say("in a trial");
+    let map = case.good(&case.id("map"), "maxPods: 42");
+    let source = map.source();
+    case.assign(&map);
+    supervisor.await_status(&[
+        ("/active", source.clone()),
+        ("/trial/state", json!("running")),
+        ("/kubelet/ready", json!(true)),
+    ]);
+    let kubelet = supervisor.kubelet();
+    end_worker("KILL", 2);
+    let (before_loop, renewed) = (supervisor.worker(), installed.with_extension("renewed"));
+    write_script(&installed, &format!("{HELLO}; while :; do :; done"));
+    supervisor.signal("HUP");
+    // It retires for one that has said hello.
+    until("it retires", || is_gone(u64::from(before_loop)).then_some(()).ok_or_else(|| "it lives".to_owned()));
+    copy_program(BINARY.as_ref(), &renewed);
+    std::fs::rename(&renewed, &installed).unwrap();
+    supervisor.await_status(&[("/worker", json!(4))]);
+
+    case.say("while it is to be confirmed");
+    case.await_event("KubeletConfigAwaitsConfirmation", &[&case.id("map")]);
+    end_worker("STOP", 5);
+    supervisor.verb(&["confirm"]).unwrap();
+    case.await_config(&source, &source, &source, "");
+    assert_eq!((case.kubelets(), own()), (vec![kubelet], before));
+    case.await_event("WorkerReplaced", &["signal 9"]);
+
+    case.say("in a control test");
+    let before = own();
+    let deadly = "enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /nope";
+    case.assign(&accepted(case, "deadly", deadly));
+    case.await_event("KubeletConfigRolledBack", &[&case.id("deadly")]);
+    end_worker("KILL", 6);
+    end_worker("STOP", 7);
+    supervisor.await_status(&[("/active", source.clone()), ("/kubelet/ready", json!(true))]);
+    supervisor.assert_steady(3);
+    let bad = supervisor.status().unwrap()["badVersions"].clone();
+    assert!(bad.to_string().contains(&case.id("deadly")), "{bad:#}");
+    assert_eq!(own(), before);
+    delete(case, &name);
     assert!(supervisor.stop().success());
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use serde_json::{Value, json};
+use testkit::rig::workers;
 
 use crate::assignment::ConfigMap;
 use crate::cluster::{Cluster, pause, run, until};
@@ -67,6 +68,18 @@ impl<'a> Case<'a> {
 
     /// The same with further options.
     pub fn launch_with(&self, trial: &str, options: &[&str], dir: &Path, kubelet: Vec<String>) -> Supervisor<'a> {
+        self.launch_installed(BINARY.as_ref(), trial, options, dir, kubelet)
+    }
+
+    /// The same of a binary that is replaced later.
+    pub fn launch_installed(
+        &self,
+        binary: &Path,
+        trial: &str,
+        options: &[&str],
+        dir: &Path,
+        kubelet: Vec<String>,
+    ) -> Supervisor<'a> {
         // The kubelet's own flag says where the store is.
         let given = kubelet.iter().any(|arg| arg.starts_with("--dynamic-config-dir"));
         let own = if given { vec![] } else { vec!["--dynamic-config-dir".into(), dir.to_owned()] };
@@ -75,7 +88,7 @@ impl<'a> Case<'a> {
         let log = self.cluster.dir.join("logs").join(format!("{}.log", self.name));
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let file = File::options().create(true).append(true).open(&log).unwrap();
-        let child = Command::new(BINARY)
+        let child = Command::new(binary)
             .arg("run")
             .args(own)
             .args(at_once)
@@ -141,6 +154,14 @@ impl Supervisor<'_> {
         until("a kubelet", || {
             let status = self.status()?;
             status["kubelet"]["pid"].as_u64().map(|pid| u32::try_from(pid).unwrap()).ok_or(status.to_string())
+        })
+    }
+
+    /// The monitor's child that is no kubelet.
+    pub fn worker(&self) -> u32 {
+        until("a worker", || {
+            let workers = workers(u64::from(self.child.id()));
+            workers.first().and_then(|pid| u32::try_from(*pid).ok()).ok_or_else(|| "none".to_owned())
         })
     }
 

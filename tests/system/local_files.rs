@@ -87,57 +87,21 @@ fn what_they_say_is_told_and_nothing_is_restarted() {
     eventually("nothing differs", || rig.status()["localFiles"].is_null().then_some(()));
 }
 
-#[test]
-fn followed_they_are_judged_tried_and_rolled_back() {
+/// Its supervisor follows its files, a drop-in among them; with no API server it knows of none.
+fn following(api: bool) -> Rig {
     let mut rig = with_drop_in();
     rig.options.push("--follow-local".to_owned());
+    if !api {
+        rig.args.retain(|arg| !arg.starts_with("--kubeconfig"));
+        rig.option("--default-source", "kube-system/kubelet-config"); // nobody is there who could give it
+    }
     rig.local("maxPods: 42");
-    rig.up();
-    let proven = || {
-        let status = rig.status();
-        let seen = status["assigned"]["configMap"].clone();
-        (seen["uid"] == "local-files" && status["lastKnownGood"] == status["assigned"])
-            .then_some(seen["resourceVersion"].clone())
-    };
-    let first = eventually("it is proven as it runs", proven);
-    let starts = rig.starts();
-    let drop_in = rig.at("conf.d/10-a.conf");
-
-    rig.local("kubeAPIQPS: -1");
-    eventually("it is rejected", || (rig.status()["badVersions"][0]["reason"] == "rejected").then_some(()));
-    fs::write(&drop_in, "{torn").unwrap();
-    rig.local("maxPods: 42");
-    eventually("a broken drop-in is named", || {
-        rig.status()["errorDetail"].as_str().unwrap_or_default().contains("10-a.conf").then_some(())
-    });
-    assert_eq!(rig.starts(), starts, "none of that cost a restart");
-
-    fs::write(&drop_in, configuration("podsPerCore: 2")).unwrap();
-    let second = eventually("the drop-in is taken up", || proven().filter(|version| *version != first));
-    assert_eq!(rig.starts(), starts + 1);
-    rig.local("maxPods: 43\nstandIn: {exitAfterReady: 0s}");
-    eventually("it was tried", || (rig.starts() > starts + 1).then_some(()));
-    eventually("it is rolled back", || {
-        let status = rig.status();
-        (status["trial"]["state"] == "failed" && status["kubelet"]["ready"] == true).then_some(())
-    });
-    assert_eq!(
-        (&rig.last_config()["maxPods"], &rig.status()["active"]["configMap"]["resourceVersion"]),
-        (&json!(42), &second)
-    );
-    // What the API server assigns goes before them.
-    let assigned = rig.put("a", &configuration("maxPods: 44"));
-    rig.assign("a");
-    rig.wait_active(&assigned);
+    rig
 }
 
-/// A node that knows no API server. Its supervisor follows its files, a drop-in among them.
-fn standalone() -> (Rig, Value) {
-    let mut rig = with_drop_in();
-    rig.options.push("--follow-local".to_owned());
-    rig.args.retain(|arg| !arg.starts_with("--kubeconfig"));
-    rig.option("--default-source", "kube-system/kubelet-config"); // nobody is there who could give it
-    rig.local("maxPods: 42");
+/// One whose files are proven, and their version.
+fn proven(api: bool) -> (Rig, Value) {
+    let mut rig = following(api);
     rig.up();
     let first = wait_proven(&rig, &Value::Null);
     assert_eq!(rig.starts(), 1, "what runs is what is proven");
@@ -154,58 +118,69 @@ fn wait_proven(rig: &Rig, before: &Value) -> Value {
     status["assigned"].clone()
 }
 
+fn is_back(status: &Value) -> bool {
+    status["trial"]["state"] == "failed" && status["kubelet"]["ready"] == true
+}
+
 fn wait_detail(rig: &Rig, words: &str) -> String {
     let says = |status: &Value| status["errorDetail"].as_str().is_some_and(|why| why.contains(words));
     rig.wait_status(words, says)["errorDetail"].as_str().unwrap().to_owned()
 }
 
 #[test]
-fn a_node_without_an_api_server_tries_edits_and_takes_bad_ones_back() {
-    let (mut rig, first) = standalone();
-    rig.local("kubeAPIQPS: -1");
-    let status = rig.wait_status("rejected", |status| status["badVersions"][0]["reason"] == "rejected");
-    assert_eq!((&status["active"], rig.starts()), (&first, 1), "a rejection costs no restart");
-    rig.local("maxPods: 43");
-    let second = wait_proven(&rig, &first);
-    assert_eq!(rig.last_config()["maxPods"], 43);
-    fs::write(rig.at("conf.d/10-a.conf"), configuration("podsPerCore: 2")).unwrap();
-    let third = wait_proven(&rig, &second);
-    assert_eq!(rig.starts(), 3);
-    rig.local("maxPods: 44\nstandIn: {exitAfterReady: 0s}");
-    let is_back = |status: &Value| status["trial"]["state"] == "failed" && status["kubelet"]["ready"] == true;
-    let status = rig.wait_status("rolled back", is_back);
-    assert_eq!((&status["active"], &status["lastKnownGood"]), (&third, &third));
-    assert!(rig.history().iter().any(|entry| entry["reason"] == "KubeletConfigRolledBack"));
-    // Nor does it run after a boot.
-    let starts = rig.starts();
-    rig.stop();
-    rig.up();
-    let status = rig.wait_status("as before", |status| status["kubelet"]["ready"] == true);
-    assert_eq!((&status["active"], rig.starts(), &rig.last_config()["maxPods"]), (&third, starts + 1, &json!(43)));
+fn followed_they_are_judged_tried_and_rolled_back() {
+    for api in [true, false] {
+        let (mut rig, first) = proven(api);
+        let drop_in = rig.at("conf.d/10-a.conf");
+        rig.local("kubeAPIQPS: -1");
+        rig.wait_status("rejected", |status| status["badVersions"][0]["reason"] == "rejected");
+        fs::write(&drop_in, "{torn").unwrap();
+        rig.local("maxPods: 42");
+        wait_detail(&rig, "10-a.conf");
+        assert_eq!((&rig.status()["active"], rig.starts()), (&first, 1), "none of that cost a restart");
+
+        fs::write(&drop_in, configuration("podsPerCore: 2")).unwrap();
+        let second = wait_proven(&rig, &first);
+        rig.local("maxPods: 43");
+        let third = wait_proven(&rig, &second);
+        assert_eq!((rig.starts(), &rig.last_config()["maxPods"]), (3, &json!(43)));
+        rig.local("maxPods: 44\nstandIn: {exitAfterReady: 0s}");
+        let status = rig.wait_status("rolled back", is_back);
+        assert_eq!((&status["active"], &status["lastKnownGood"]), (&third, &third));
+        assert!(rig.history().iter().any(|entry| entry["reason"] == "KubeletConfigRolledBack"));
+
+        // Nor does it run after a boot.
+        let starts = rig.starts();
+        rig.stop();
+        rig.up();
+        let status = rig.wait_status("as before", |status| status["kubelet"]["ready"] == true);
+        assert_eq!((&status["active"], rig.starts(), &rig.last_config()["maxPods"]), (&third, starts + 1, &json!(43)));
+        if api {
+            // What the API server assigns goes before them.
+            let assigned = rig.put("a", &configuration("maxPods: 44"));
+            rig.assign("a");
+            rig.wait_active(&assigned);
+        }
+    }
 }
 
 /// It is fatal, and comes before the first version is proven.
 #[test]
 fn the_very_first_edit_has_a_way_back() {
-    let mut rig = with_drop_in();
+    let mut rig = following(false);
     rig.option("--trial-duration", "5s");
-    rig.options.push("--follow-local".to_owned());
-    rig.args.retain(|arg| !arg.starts_with("--kubeconfig"));
-    rig.option("--default-source", "kube-system/kubelet-config"); // nobody is there who could give it
-    rig.local("maxPods: 42");
     rig.up();
     rig.wait_status("it is seen", |status| status["assigned"]["configMap"]["uid"] == "local-files");
     rig.local("maxPods: 44\nstandIn: {exitAfterReady: 0s}");
     rig.stop(); // the bytes as they were first seen are what is started
     rig.up();
-    let is_back = |status: &Value| status["trial"]["state"] == "failed" && status["kubelet"]["ready"] == true;
     rig.wait_status("rolled back", is_back);
     assert_eq!(rig.last_config()["maxPods"], 42);
 }
 
 #[test]
 fn a_hazard_is_acknowledged_for_the_files_as_they_are() {
-    let (mut rig, first) = standalone();
+    let (mut rig, first) = proven(false);
     let refused = |rig: &Rig, class: &str, words: &str| {
         let (code, _, why) = rig.verb(&["acknowledge", class]);
         assert!(code != 0 && why.contains(words), "{code}: {why}");
@@ -234,11 +209,11 @@ fn a_hazard_is_acknowledged_for_the_files_as_they_are() {
 
 #[test]
 fn the_policy_says_what_may_be_acknowledged() {
-    let mut rig = with_drop_in();
+    let mut rig = following(true);
     let policy = "apiVersion: kubelet-supervisor.io/v1alpha1\nkind: NodePolicy\nacknowledgeable: [pods]\n";
     fs::write(rig.at("policy.yaml"), policy).unwrap();
     rig.option("--policy", rig.at("policy.yaml").to_str().unwrap());
-    rig.options.push("--follow-local".to_owned());
+    rig.local("maxPods: 110");
     rig.up();
     wait_proven(&rig, &Value::Null);
     rig.local("maxPods: 110\ncgroupDriver: systemd");
@@ -252,7 +227,7 @@ fn the_policy_says_what_may_be_acknowledged() {
 #[test]
 fn a_file_is_read_once_its_writer_is_done() {
     const WAITS: &str = "local.yaml is being written; it is taken up when that has ended";
-    let (mut rig, first) = standalone();
+    let (mut rig, first) = proven(false);
     let mut file = File::create(rig.at("local.yaml")).unwrap();
     file.write_all(configuration("maxPods: 43").as_bytes()).unwrap();
     // Another file changes meanwhile, and is whole.
@@ -278,7 +253,7 @@ fn what_others_may_write_is_not_taken_up() {
     if !nix::unistd::geteuid().is_root() {
         return;
     }
-    let (rig, first) = standalone();
+    let (rig, first) = proven(false);
     let (dir, file) = (rig.at("conf.d"), rig.at("conf.d/10-a.conf"));
     let mut before = first;
     for (starts, (open, bits, safe)) in (1..).zip([(&dir, 0o777, 0o755), (&dir, 0o1777, 0o755), (&file, 0o664, 0o644)])

@@ -13,7 +13,7 @@ mod evidence;
 mod faults;
 mod flag_overrides;
 mod hung;
-mod kubelet_adapter;
+mod last_words;
 mod local_files;
 mod native_flaws;
 mod operate;
@@ -28,6 +28,7 @@ mod standby;
 mod store;
 mod trials;
 mod watchdog;
+mod workers;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -85,7 +85,8 @@ fn an_internal_failure_is_in_the_log_with_details() {
 }
 
 /// Events whose type is asserted where they are caused: `system::drift`, `system::hung`, `system::local_files`, `real::pods`.
-const ELSEWHERE: [&str; 4] = ["KubeletConfigDrift", "KubeletConfigLocalFiles", "KubeletConfigWaiting", "KubeletHung"];
+const ELSEWHERE: [&str; 5] =
+    ["KubeletConfigDrift", "KubeletConfigLocalFiles", "KubeletConfigWaiting", "KubeletHung", "WorkerReplaced"];
 
 /// Reason and type of each other event that the reference has for the API server.
 fn documented() -> Vec<(String, String)> {

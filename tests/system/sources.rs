@@ -4,27 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use testkit::rig::{DOWNLOAD, NAMESPACE, NODE, Rig, SOON, configuration, is};
-
-#[test]
-fn a_config_map_deleted_and_recreated() {
-    let mut rig = Rig::new();
-    rig.up();
-    let first = rig.prove("a", &configuration("maxPods: 42"));
-    rig.server.delete_config_map(NAMESPACE, "a");
-    let config = rig.wait_error(&first, DOWNLOAD);
-    assert!(is(&config, "active", &first));
-    let again = rig.put("a", &configuration("maxPods: 42"));
-    assert_ne!(first.0, again.0);
-    rig.wait_active(&again);
-    rig.wait_error(&again, "");
-    assert_eq!(rig.starts(), 2, "equal content");
-    rig.server.delete_config_map(NAMESPACE, "a");
-    rig.wait_error(&again, DOWNLOAD);
-    // A reset clears the error too.
-    rig.server.unassign(NODE);
-    rig.wait_config("reset", |config| config["error"].is_null() && config["active"].is_null());
-}
+use testkit::rig::{NAMESPACE, NODE, Rig, SOON, configuration};
 
 #[test]
 fn a_node_that_registers_late() {

@@ -42,7 +42,11 @@ one_kubelet() { [ "$(kubelets)" = 1 ]; }
 no_kubelet() { [ "$(kubelets)" = 0 ]; }
 another_kubelet() { one_kubelet && [ "$(kubelet_pids)" != "$1" ]; }
 kubelet_args() { tr '\0' ' ' <"/proc/$(kubelet_pids)/cmdline"; }
-supervisors() { pgrep -c kubelet-superv; }
+# Supervisor and kubelet, neither started anew.
+both() { echo "$(property MainPID) $(kubelet_pids) $(property NRestarts)"; }
+supervisors() { pgrep -c -f '^[^ ]*kubelet-supervisor run '; }
+worker() { pgrep -P "$(property MainPID)" -f 'kubelet-supervisor.* worker '; }
+another_worker() { [ -n "$(worker)" ] && [ "$(worker)" != "$1" ]; }
 gone() { ! kill -0 "$1" 2>/dev/null; }
 # grep reads to the end: with -q a writer that is not done yet would see a broken pipe.
 ready() { kubelet-supervisor status -o json 2>/dev/null | grep '"ready": *true' >/dev/null; }

@@ -13,8 +13,8 @@ answers() { # PATH PATTERN: the API server says that
     [[ $said = *$2* ]]
 }
 lease() { answers /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1 renewTime 2>/dev/null; }
-# All but the tries, and the trial's clock, which stands still while judgement is suspended.
-evidence() { grep -vE '"(tries|suspended|secs|nanos)":'; }
+# All but the tries, the trial's clock, which stands still while judgement is suspended, and what is of the kubelet alone.
+evidence() { sed '/"progress": {/,/^ \{6\}},\{0,1\}$/d' | grep -vE '"(tries|suspended|secs|nanos)":'; }
 tries() { sed -n 's/.*"tries": *\([0-9]*\).*/\1/p'; }
 
 before_shutdown() {

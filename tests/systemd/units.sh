@@ -35,6 +35,17 @@ walk() { # FORM ARGS
     kill -9 "$before"
     ok "kubelet killed: another one comes up" until_true 30 another_kubelet "$before"
     ok "kubelet killed: the unit did not restart" is "$(property NRestarts)" 0
+    before=$(both) dies=$(worker)
+    kill -9 "$dies"
+    ok "worker killed: another one comes up" until_true 30 another_worker "$dies"
+    ok "worker killed: ready" until_true 30 ready
+    dies=$(worker)
+    ok "reload" timeout 60 systemctl reload kubelet
+    ok "reload: another worker" until_true 30 another_worker "$dies"
+    ok "reload: ready" until_true 30 ready
+    ok "reload: the unit is active" until_true 30 is "$(property ActiveState)" active
+    ok "worker killed, reload: nothing is restarted" is "$(both)" "$before"
+    ok "the OOM killer's work ends no unit" is "$(property OOMPolicy)" continue
     for mode in mixed control-group process; do
         mkdir -p /run/systemd/system/kubelet.service.d
         printf '[Service]\nKillMode=%s\n' $mode >/run/systemd/system/kubelet.service.d/99-mode.conf

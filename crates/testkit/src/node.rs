@@ -13,7 +13,7 @@ use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_config::status::{NodeConfigStatus, PreflightAnswer};
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::evidence::{Environment, NodePressure, NodeReadiness};
-use kubelet_supervisor::machine::model::{Exit, Moment, Rendered};
+use kubelet_supervisor::machine::model::{Beginning, Exit, Moment, Rendered, RunId};
 use kubelet_supervisor::machine::records::{Phase, Records};
 use kubelet_supervisor::machine::status::node_status;
 use kubelet_supervisor::machine::{Effect, Input, Settings, State, Ticket};
@@ -33,11 +33,16 @@ pub struct Definition {
 /// The kubelet's process.
 #[derive(Clone, Debug)]
 struct Process {
+    id: RunId,
     /// What it was started with; empty is local.
     content: String,
     /// Tells that from others.
     digest: String,
     ready_at: Option<Duration>,
+    /// The worker that is there was told so.
+    told_ready: bool,
+    /// The worker that started it is gone.
+    left: bool,
 }
 
 /// A node: every field is what the world would answer now.
@@ -127,6 +132,10 @@ pub struct Node {
     commands: u64,
     history: u64,
     pid: u32,
+    /// The kubelet was told to end, and is killed then.
+    kill_at: Option<Duration>,
+    /// Workers so far.
+    generation: u64,
     settings: Settings,
 }
 
@@ -206,6 +215,8 @@ impl Node {
             commands: 0,
             history: 0,
             pid: 0,
+            kill_at: None,
+            generation: 1,
             settings,
         };
         node.boot();
@@ -219,8 +230,29 @@ impl Node {
         self.end_process();
         self.forget_questions();
         (self.quit, self.told) = (false, false);
-        self.step(Input::Boot);
+        self.step(Input::Boot(Beginning::Supervisor));
         self.hear();
+    }
+
+    /// The worker ends, for this reason or because it was asked to, and another goes on with the kubelet that runs.
+    pub fn replace_worker(&mut self, why: Option<&str>) {
+        if why.is_none() {
+            self.step(Input::Retire);
+            assert!(self.quit, "it does not end");
+        }
+        self.state = State::new(self.settings.clone());
+        self.forget_questions();
+        (self.quit, self.told) = (false, false);
+        self.generation += 1;
+        self.process.iter_mut().for_each(|process| process.left = true);
+        let (running, why) = (self.process.as_ref().map(|process| process.id), why.map(str::to_owned));
+        self.step(Input::Boot(Beginning::Worker { running, why, generation: self.generation }));
+        self.hear();
+    }
+
+    /// The kubelet ends, and no worker is there to hear of it.
+    pub fn exit_unseen(&mut self) {
+        assert!(self.end_process(), "no kubelet runs that could end: {:?}", self.starts);
     }
 
     /// Nobody is left to hear the answers.
@@ -422,11 +454,15 @@ impl Node {
             self.now += Duration::from_secs(1);
             self.wall_nanos = self.wall_nanos.wrapping_add(1_000_000_000);
             self.hear();
-            let ready_at = self.process.as_ref().and_then(|process| process.ready_at);
-            if ready_at == Some(self.now) {
+            if self.kill_at.is_some_and(|at| self.now >= at) && self.end_process() {
+                self.step(Input::Exited(Exit::Signal(9)));
+            }
+            let now = self.now;
+            let process = self.process.as_mut().filter(|process| process.ready_at.is_some_and(|at| now >= at));
+            let ready = process.is_some();
+            if process.is_some_and(|process| !std::mem::replace(&mut process.told_ready, true)) {
                 self.step(Input::Ready);
             }
-            let ready = ready_at.is_some_and(|at| self.now >= at);
             if ready && self.in_contact() {
                 self.renewed = self.wall_nanos / 1_000_000_000;
             }

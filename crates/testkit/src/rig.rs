@@ -88,6 +88,19 @@ pub fn is_gone(pid: u64) -> bool {
         .map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])))
 }
 
+/// What a script that is started as a worker says first, if it is to be taken for one.
+pub const HELLO: &str = "printf '{\"hello\":{\"protocol\":1,\"version\":\"0.1.0\"}}' >&3";
+
+/// The workers of a supervisor, oldest first: children of this monitor's that have the program by now.
+pub fn workers(monitor: u64) -> Vec<u64> {
+    let children = std::fs::read_to_string(format!("/proc/{monitor}/task/{monitor}/children")).unwrap_or_default();
+    let is_worker = |pid: &u64| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(b"worker")
+    };
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(is_worker).collect()
+}
+
 pub struct Rig {
     pub dir: tempfile::TempDir,
     pub server: ApiServer,

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::records::Content;
 use super::{FsStore, READS, is_damage};
-use crate::adapters::fsx::{self, Disk};
+use crate::adapters::fsx::Disk;
 use crate::machine::model::RenderError;
 use crate::ports::{Checkpoint, StoreError};
 
@@ -152,27 +152,9 @@ impl<D: Disk> FsStore<D> {
             return self.replace(&checksum_path, seal_text.as_bytes());
         }
 
-        // The checkpoint appears whole by one rename, as in native; a leftover of a crash before
-        // that is removed first. The seal follows: until then the checkpoint is taken unsealed.
-        let temporary = fsx::temporary_beside(&dir);
-        let steps = || -> io::Result<()> {
-            self.disk.remove(&temporary)?;
-            self.disk.make_dir(&temporary, 0o700)?;
-            for (key, text) in &payload.data {
-                let path = temporary.join(key);
-                self.disk.write(&path, text.as_bytes(), 0o600)?;
-                self.disk.sync(&path)?;
-            }
-            self.disk.sync(&temporary)?;
-            self.disk.remove(&checksum_path)?;
-            self.disk.remove(&dir)?; // damaged, or of a crash: the same version is written anew
-            self.disk.rename(&temporary, &dir)?;
-            self.disk.sync(&uid_dir)
-        };
-        steps().map_err(|error| {
-            let _ = self.disk.remove(&temporary);
-            StoreError::disk(&dir, error)
-        })?;
+        // The seal follows: until then the checkpoint is taken unsealed.
+        let files = payload.data.iter().map(|(key, text)| (key.as_str(), text.as_str()));
+        self.write_whole(&dir, &[], files, Some(&checksum_path))?;
         self.replace(&checksum_path, seal_text.as_bytes())
     }
 

@@ -1,7 +1,6 @@
 //! Configurations by their content: the very bytes that a kubelet was or will be given, and the files they name.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +8,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::{FsStore, READS, RECORD_LIMIT, is_damage};
-use crate::adapters::fsx::{self, Disk};
+use crate::adapters::fsx::Disk;
 use crate::machine::model::RenderError;
 use crate::ports::StoreError;
 use kubelet_config::digest::{Digest, hex};
@@ -190,11 +189,16 @@ impl<D: Disk> FsStore<D> {
 
         let Ok(found) = self.open_config(digest) else {
             self.base_dirs()?;
-            self.write_new(&dir, &files, &encode(&metadata)?).map_err(|error| {
-                let _ = self.disk.remove(&fsx::temporary_beside(&dir));
+            let is_in =
+                |tree: &str| files.keys().any(|name| name.split_once('/').is_some_and(|(first, _)| first == tree));
+            let trees: Vec<&str> = TREES.into_iter().filter(|tree| is_in(tree)).collect();
+            let metadata = encode(&metadata)?;
+            let contents = files.iter().map(|(name, content)| (name.as_str(), *content));
+            let written = self.write_whole(&dir, &trees, contents.chain([(METADATA, metadata.as_str())]), None);
+            if written.is_err() {
                 self.suspect.insert(dir.clone());
-                StoreError::disk(&dir, error)
-            })?;
+            }
+            written?;
             self.suspect.remove(&dir);
             self.durable.insert(dir.clone());
             return Ok(given_files(&dir, drop_ins));
@@ -220,32 +224,6 @@ impl<D: Disk> FsStore<D> {
             self.durable.insert(dir.to_owned());
         }
         Ok(())
-    }
-
-    /// It appears whole by one rename; a leftover of a crash before that is removed first.
-    fn write_new(&self, dir: &Path, files: &BTreeMap<String, &str>, metadata: &str) -> io::Result<()> {
-        let temporary = fsx::temporary_beside(dir);
-        self.disk.remove(&temporary)?;
-        self.disk.make_dir(&temporary, 0o700)?;
-        let used = |tree: &&str| files.keys().any(|name| name.split_once('/').is_some_and(|(first, _)| first == *tree));
-        let trees: Vec<PathBuf> = TREES.iter().filter(|tree| used(tree)).map(|tree| temporary.join(tree)).collect();
-        for tree in &trees {
-            self.disk.make_dir(tree, 0o700)?;
-        }
-        for (name, content) in
-            files.iter().map(|(name, content)| (name.as_str(), *content)).chain([(METADATA, metadata)])
-        {
-            let path = temporary.join(name);
-            self.disk.write(&path, content.as_bytes(), 0o600)?;
-            self.disk.sync(&path)?;
-        }
-        for tree in &trees {
-            self.disk.sync(tree)?;
-        }
-        self.disk.sync(&temporary)?;
-        self.disk.remove(dir)?; // it is damaged
-        self.disk.rename(&temporary, dir)?;
-        self.disk.sync(&self.configs_dir())
     }
 }
 

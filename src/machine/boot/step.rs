@@ -3,16 +3,22 @@
 use super::Reading;
 use crate::machine::evidence::Failure;
 use crate::machine::io::{Effect, StoreRequest, Ticket, log};
-use crate::machine::model::{KubeletId, later};
+use crate::machine::model::{Beginning, KubeletId, later};
 use crate::machine::question::no_answer;
 use crate::machine::record_writer::RecordWriter;
 use crate::machine::records::{ConfirmationWait, Phase, RecordFile, Records, Stored};
-use crate::machine::{Kubelet, Level, State, limits};
+use crate::machine::{Kubelet, Level, State, events, limits};
 use std::time::Duration;
 
 impl State {
-    pub(in crate::machine) fn boot(&mut self, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn boot(&mut self, beginning: Beginning, fx: &mut Vec<Effect>) {
         if *self.process.kubelet() == Kubelet::NotBegun && self.reading.ticket.is_none() {
+            self.worker = 1;
+            if let Beginning::Worker { running, why, generation } = beginning {
+                (self.worker, self.reading.is_worker) = (generation, true);
+                self.process.note_former(running);
+                fx.push(Effect::Emit(events::worker_replaced(why.as_deref(), generation)));
+            }
             self.read_records(fx);
             self.store_touched(); // by whoever was here before
         }
@@ -23,7 +29,7 @@ impl State {
         let ticket = self.reading.ticket.unwrap_or_else(|| self.next_ticket());
         self.reading.ticket = Some(ticket);
         let patience = match self.process.kubelet() {
-            Kubelet::NotBegun => limits::LOAD_DEADLINE,
+            Kubelet::NotBegun if self.reading.at.is_none() => limits::LOAD_DEADLINE,
             _ => limits::STORE_DEADLINE,
         };
         self.reading.at = Some(later(self.now, patience));
@@ -35,7 +41,11 @@ impl State {
         if self.reading.at.is_none_or(|at| self.now < at) {
             return;
         }
-        if *self.process.kubelet() == Kubelet::NotBegun {
+        if *self.process.kubelet() == Kubelet::NotBegun && self.process.former().is_some() {
+            // The kubelet runs on the best that was known: the record is waited for.
+            log(fx, Level::Warn, "the record of this node cannot be read yet: the kubelet goes on as it is");
+            self.read_records(fx);
+        } else if *self.process.kubelet() == Kubelet::NotBegun {
             let why = format!("the store: {}", no_answer(limits::LOAD_DEADLINE));
             log(fx, Level::Warn, format!("{why}: the kubelet is started with its local configuration"));
             self.writer = RecordWriter::new(Records::default(), Some(why));
@@ -69,8 +79,9 @@ impl State {
         let meta_lost = stored.assigned.is_err() || stored.last_known_good.is_err();
         self.keep_all = meta_lost && !matches!(stored.state, RecordFile::Read(_));
         let (records, read_only) = stored.into_records();
+        let is_worker = self.reading.is_worker;
         self.reading = match &read_only {
-            None => Reading::default(),
+            None => Reading { is_worker, ..Reading::default() },
             Some(why) => {
                 if self.writer.read_only() != Some(why) {
                     let hint = "nothing is recorded and no change taken up until it can be read; to begin without it, remove it and restart";
@@ -78,7 +89,7 @@ impl State {
                 }
                 let failures = self.reading.failures.saturating_add(1);
                 let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RUNG_RETRY_MAX, failures);
-                Reading { ticket: None, at: Some(later(self.now, pause)), failures, tries: None }
+                Reading { at: Some(later(self.now, pause)), failures, is_worker, ..Reading::default() }
             }
         };
         if !first && read_only.is_some() {
@@ -89,23 +100,37 @@ impl State {
             // Whatever of it is torn or missing is written anew; the rest costs nothing.
             self.writer.write_soon();
             self.spend_try();
+            if is_worker {
+                self.miss_former(fx);
+            }
+        }
+        if first && self.writer.read_only().is_some() && self.process.former().is_some() {
+            return; // asked once more: the kubelet goes on as it is
         }
         if first {
             self.begin();
         } else {
+            self.note_run();
             self.new_decision(); // of what the records say of it nothing was observed so far
         }
     }
 
     /// The try is spent before trying.
     fn spend_try(&mut self) {
+        let is_worker = self.reading.is_worker;
         if let Some(attempt) = self.writer.attempt_mut() {
             (attempt.earned, attempt.suspended) = (Duration::ZERO, false);
+            attempt.progress.take_if(|_| !is_worker);
+        }
+        if !is_worker {
+            self.writer.learn(|records| records.started = None);
         }
         let mut records = self.records().clone();
         match (&mut records.phase, &records.pin) {
-            (Phase::Trial(attempt), None) => {
-                self.reading.tries = Some(attempt.tries).filter(|tries| *tries >= self.settings.boots);
+            (Phase::Trial(attempt), None) if !self.reading.is_worker => {
+                let spent = Some(attempt.tries).filter(|tries| *tries >= self.settings.boots);
+                let detail = |tries| format!("{tries} starts of the supervisor passed without proof");
+                self.reading.verdict = spent.map(|tries| (Failure::Boots, detail(tries)));
                 attempt.tries += 1;
             }
             // Another boot's clock: it goes on with what was noted, less what may have passed since. So a node that reboots
@@ -121,18 +146,25 @@ impl State {
 
     /// True while it is to be found out whether a version has failed by its tries, or is what we would fall back to.
     pub(in crate::machine) fn is_try_open(&self) -> bool {
-        self.reading.tries.is_some() && self.launch.is_learning(self.records())
+        self.reading.verdict.is_some() && self.launch.is_learning(self.records())
     }
 
-    /// A version that was tried at too many starts has failed.
+    /// A kubelet that a worker before us left is gone.
+    pub(in crate::machine) fn miss_former(&mut self, fx: &mut Vec<Effect>) {
+        let Some(exits) = self.count_missed_exit() else { return };
+        let detail = format!("the kubelet ended {exits} times within the trial, last while no worker watched it");
+        log(fx, Level::Warn, detail.clone());
+        self.reading.verdict = (exits >= limits::TRIAL_EXITS).then_some((Failure::Exits, detail));
+    }
+
+    /// A version that was tried at too many starts has failed, or one whose kubelet ended too often.
     pub(in crate::machine) fn tick_tries(&mut self, fx: &mut Vec<Effect>) {
         if self.is_try_open() {
             return;
         }
-        let Some(tries) = self.reading.tries.take() else { return };
+        let Some((failure, detail)) = self.reading.verdict.take() else { return };
         if self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version)) {
-            let detail = format!("{tries} starts of the supervisor passed without proof");
-            self.roll_back(Failure::Boots, &detail, fx);
+            self.roll_back(failure, &detail, fx);
         }
     }
 

@@ -66,6 +66,9 @@ impl State {
         }
         for damage in found.damage {
             let mended = damage.mended.is_ok();
+            if let Some(content) = damage.content.as_ref().filter(|_| mended) {
+                self.launch.mended(content, self.now);
+            }
             if mended || !before.contains_key(&damage.what) {
                 let assigned = self.records().assigned.as_ref().map(|version| &version.source);
                 let downloads = !mended && damage.source.is_some() && damage.source.as_ref() == assigned;

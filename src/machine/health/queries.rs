@@ -21,8 +21,9 @@ impl State {
             return self.health.due.clear();
         };
         if self.health.due.is_empty() {
-            if run.ready_at != Some(now) {
-                run.begin_anew(now); // it came up while nobody observed it
+            // It came up while nobody observed it; but what the worker before us saw counts.
+            if run.ready_at != Some(now) && run.resumed != Some(now) {
+                run.begin_anew(now);
             }
             run.forget_health();
             run.await_signals(now);
@@ -123,7 +124,7 @@ impl State {
                 // The trial's clock waits for the first renewal, which comes with the start.
                 let awaited = self.is_required_signal(Signal::Lease) || self.is_required_signal(Signal::ApiServer);
                 let eager = self.process.run().is_some_and(|run| {
-                    let fresh = run.ready_at.is_some_and(|ready| self.now.since(ready) < limits::QUERY_EAGER_FOR);
+                    let fresh = run.is_fresh(run.ready_at, limits::QUERY_EAGER_FOR, self.now);
                     fresh && awaited && !run.good.contains_key(&Signal::Lease)
                 });
                 if eager { limits::QUERY_EAGER } else { limits::QUERY_INTERVAL }

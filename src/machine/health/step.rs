@@ -5,7 +5,7 @@ use crate::machine::evidence::{
     Baseline, Environment, LeaseObservation, NodeReadiness, Signal, Suspension, tells_of_contact,
 };
 use crate::machine::io::{Effect, Ticket};
-use crate::machine::model::{Moment, later};
+use crate::machine::model::{Moment, RunId, later};
 use crate::machine::records::Phase;
 use crate::machine::{Run, State, limits};
 use kubelet_config::pods::PodInventory;
@@ -92,9 +92,9 @@ impl State {
     }
 
     /// A process that has just been started.
-    pub(in crate::machine) fn new_run(&self, pid: u32) -> Run {
+    pub(in crate::machine) fn new_run(&self, id: RunId) -> Run {
         Run {
-            pid,
+            id,
             started: self.now,
             start_timeout_from: self.now,
             heartbeat: self.health.node.as_ref().map(|node| node.heartbeat.clone()).unwrap_or_default(),
@@ -108,9 +108,12 @@ impl State {
 
     pub(in crate::machine) fn ready(&mut self, fx: &mut Vec<Effect>) {
         let now = self.now;
+        if self.process.run().is_some() {
+            self.self_test(fx);
+        }
         let Some(run) = self.process.run_mut().filter(|run| !run.is_ready()) else { return };
         run.ready_at = Some(now);
-        self.self_test(fx);
+        self.judge_last_heartbeat();
         if let Some(seen) = self.take_applying_since() {
             fx.push(Effect::Count(crate::machine::Counter::Applied(now.since(seen))));
         }
@@ -156,18 +159,30 @@ impl State {
 
     pub(in crate::machine) fn node_observed(&mut self, readiness: NodeReadiness) {
         let now = self.now;
-        if let Some(run) = self.process.run_mut().filter(|run| run.is_ready()) {
-            if !readiness.ready {
-                run.record_bad(Signal::NodeReady, now);
-            } else if readiness.heartbeat != run.heartbeat {
-                run.record_good(Signal::NodeReady, now);
-            }
-        }
+        self.judge_heartbeat(&readiness);
         if self.health.node.as_ref().is_some_and(|before| *before != readiness) {
             self.health.node_changed = Some(now);
         }
         self.health.node = Some(readiness);
         self.note_repeated_heartbeat();
+    }
+
+    fn judge_heartbeat(&mut self, readiness: &NodeReadiness) {
+        let now = self.now;
+        let Some(run) = self.process.run_mut().filter(|run| run.is_ready()) else { return };
+        if !readiness.ready {
+            run.record_bad(Signal::NodeReady, now);
+        } else if readiness.heartbeat != run.heartbeat {
+            run.record_good(Signal::NodeReady, now);
+        }
+    }
+
+    /// The Node may have been seen before this worker went on with the kubelet, and is not seen anew for minutes.
+    pub(in crate::machine) fn judge_last_heartbeat(&mut self) {
+        let resumed = self.process.run().is_some_and(|run| run.resumed.is_some());
+        if let Some(readiness) = self.health.node.clone().filter(|_| resumed) {
+            self.judge_heartbeat(&readiness);
+        }
     }
 
     /// A heartbeat that reads like the one before the start, which this kubelet may have written in the same second: then it writes
@@ -329,8 +344,8 @@ impl State {
             _ => run.broken_since,
         };
         let broken = run.is_broken(now);
-        // The kubelet needs some time after a suspension to be well again, but no longer.
-        let in_time = now <= later(run.start_timeout_from, limits::SUSPENSION_GRACE);
+        // The kubelet needs some time after a suspension to be well again, and a worker to see that it is, but no longer.
+        let in_time = run.is_fresh(Some(run.start_timeout_from), limits::SUSPENSION_GRACE, now);
         let Some(attempt) = self.writer.attempt_mut().filter(|_| on_trial) else { return };
         match (healthy, before) {
             (true, None) if !(std::mem::take(&mut attempt.suspended) && in_time) => attempt.earned = Duration::ZERO,

@@ -23,6 +23,7 @@ impl State {
             return self.hung.stop_observing();
         };
         self.hung.observe_process(started, now);
+        self.note_sign_of_life();
         self.hung.asked.take_if(|asked| asked.is_given_up(now)); // another question took its place: that says nothing
         if self.hung.observing.take_if(|asked| asked.is_given_up(now)).is_some() {
             self.leave_running(NoRestart::Unobserved, fx);
@@ -41,6 +42,22 @@ impl State {
         match self.last_ping() {
             Some(_) => self.note_observation(!self.is_watchdog_overdue(), fx),
             None => self.probe_liveness(fx),
+        }
+    }
+
+    /// A worker goes on with it; this is what the one before saw.
+    pub(in crate::machine) fn hung_resumed(&mut self, was_alive: bool) {
+        if let Some(run) = self.process.run().filter(|_| was_alive) {
+            self.hung.note_alive(run.started);
+        }
+    }
+
+    /// The next worker has to know of the first one.
+    fn note_sign_of_life(&mut self) {
+        let known = self.records().started.as_ref().is_none_or(|started| started.alive);
+        if self.hung.was_alive && !known {
+            self.writer.learn(|records| records.started.iter_mut().for_each(|started| started.alive = true));
+            self.writer.write_soon();
         }
     }
 

@@ -30,6 +30,9 @@ impl State {
                 self.forget_failure();
                 self.stop(fx);
             }
+            Kubelet::Waiting { .. } if self.left_running().is_some_and(|left| left.config.version == version) => {
+                self.start_next(version, rendered, fx);
+            }
             Kubelet::Waiting { .. } => {
                 // Local that cannot be read is no other one than it was.
                 let running = self.running();

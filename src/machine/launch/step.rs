@@ -5,7 +5,7 @@ use crate::machine::io::{Afterwards, Effect, StoreRequest, Ticket, log};
 use crate::machine::ladder::{Unusable, desired, is_same};
 use crate::machine::model::{ConfigError, LoadTarget, RenderError, Rendered, Verdict, later};
 use crate::machine::question::{Asked, no_answer};
-use crate::machine::records::Version;
+use crate::machine::records::{Started, Version};
 use crate::machine::{Counter, Kubelet, Level, State, events, limits};
 use kubelet_config::duration;
 
@@ -51,9 +51,17 @@ impl State {
         mine
     }
 
+    /// What the kubelet runs that a worker before us left, as far as that can be had: it is gone on with first. Whatever else is
+    /// desired comes after that, as with any kubelet that runs.
+    pub(super) fn left_running(&self) -> Option<&Started> {
+        let started = self.records().started.as_ref().filter(|started| self.process.former() == Some(started.run))?;
+        let usable = |version: &Version| self.launch.unusable.is_usable(version, self.now);
+        started.config.version.as_ref().is_none_or(usable).then_some(started)
+    }
+
     /// Compares what is desired with what runs, and moves.
     pub(in crate::machine) fn tick_launch(&mut self, fx: &mut Vec<Effect>) {
-        let desired = self.desired();
+        let desired = self.left_running().map_or_else(|| self.desired(), |left| left.config.version.clone());
         let due = match self.process.kubelet() {
             Kubelet::Running(_) => {
                 let moves = !self.rename_if_equal(&desired) && !self.is_about_to_change();
@@ -62,7 +70,7 @@ impl State {
                 }
                 moves
             }
-            Kubelet::Stopping { .. } => true,
+            Kubelet::Stopping => true,
             Kubelet::Waiting { .. } => self.may_start(),
             Kubelet::NotBegun | Kubelet::Starting | Kubelet::Gone => false,
         };
@@ -107,6 +115,7 @@ impl State {
         self.process.is_start_due(self.now)
             && !self.writer.holds_start(self.now)
             && !self.is_try_open()
+            && !self.is_former_kept()
             && !self.is_failure_pending()
     }
 
@@ -139,7 +148,8 @@ impl State {
         let Some(next) = self.launch.next.clone() else { return };
         let version = next.version.clone();
         match next.stage {
-            Stage::Loading(asked) if asked.is_given_up(self.now) => {
+            // While another kubelet runs there is time for a slow answer.
+            Stage::Loading(asked) if asked.is_given_up(self.now) && self.process.former().is_none() => {
                 if let Some(version) = &version {
                     self.launch.note_late(asked.ticket, version.clone());
                 }
@@ -204,7 +214,12 @@ impl State {
                 self.set_stage(Stage::Ready(None));
             }
             (Some(version), Ok(rendered)) => {
+                let goes_on = self.left_running().is_some_and(|left| left.config.version.as_ref() == Some(&version));
                 let version = self.learn_content(version, &rendered.digest);
+                if goes_on {
+                    self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+                    return true;
+                }
                 if let Some(why) = Self::forbids_start(&rendered) {
                     self.cannot_use(&version, ConfigError::Validate, &why, fx);
                     return true;
@@ -304,6 +319,9 @@ impl State {
         let unusable = Unusable { error, why: why.to_owned(), until: later(self.now, pause), failures };
         self.launch.unusable.insert(version, unusable);
         self.launch.next = None;
+        if self.is_former_kept() {
+            return log(fx, Level::Warn, format!("cannot use {version} yet: {why}; the kubelet goes on as it is"));
+        }
         let off = self.is_tried(version) && !(self.process.run().is_some() && self.runs(version));
         if off {
             self.end_trial_without_verdict();
@@ -314,6 +332,12 @@ impl State {
             log(fx, Level::Warn, format!("cannot use {version}: {why}; falling back to {name}"));
         }
         self.tick_launch(fx);
+    }
+
+    /// True while a kubelet runs that a worker before us left, and what it is to run with cannot be read for now: it is not ended
+    /// for that.
+    fn is_former_kept(&self) -> bool {
+        self.process.former().is_some() && self.launch.unusable.is_any_unread(self.now)
     }
 
     fn is_tried(&self, version: &Version) -> bool {

@@ -210,6 +210,9 @@ impl State {
     fn difference_from(&self, rendered: &Rendered) -> Option<LocalFilesDifference> {
         let running = self.running();
         let digest = running.digest.as_ref().filter(|digest| **digest != rendered.digest)?;
+        if running.effective.is_null() {
+            return Some(LocalFilesDifference::Fields(Vec::new()));
+        }
         // A file of the payload lies below the digest, and is another only if its content is.
         let (from, to) = (format!("/{}/", digest.0), format!("/{}/", rendered.digest.0));
         let moved = |change: &Change| match (&change.old, &change.new) {

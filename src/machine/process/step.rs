@@ -1,10 +1,11 @@
 //! Starts, exits and stops.
 
-use super::{Kubelet, RunningConfig};
+use super::Kubelet;
 use crate::machine::evidence::Query;
 use crate::machine::io::{Effect, log};
-use crate::machine::model::{Exit, Rendered, RestartCause, later};
-use crate::machine::records::Version;
+use crate::machine::model::{Exit, Rendered, RestartCause, RunId, StartedKubelet, later};
+use crate::machine::question::no_answer;
+use crate::machine::records::{RunningConfig, Started, Version};
 use crate::machine::{Counter, Level, State, limits};
 use kubelet_config::duration;
 
@@ -45,6 +46,8 @@ impl State {
             self.reconsider(); // what failed with the binary before may work with this one
         }
         self.process.kubelet = Kubelet::Starting;
+        self.process.former = None; // from now on it is the port's
+        self.process.answer_by = Some(later(self.now, limits::START_DEADLINE));
         self.standby.forget();
         fx.push(Effect::Start(given));
     }
@@ -63,16 +66,21 @@ impl State {
         }
     }
 
-    pub(in crate::machine) fn started(&mut self, result: Result<u32, String>, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn started(&mut self, result: Result<StartedKubelet, String>, fx: &mut Vec<Effect>) {
         if self.process.kubelet != Kubelet::Starting {
             return;
         }
+        self.process.answer_by = None;
         match result {
-            Ok(pid) => {
+            Ok(StartedKubelet { id, adopted, ready }) => {
                 self.process.starts += 1;
-                self.process.kubelet = Kubelet::Running(self.new_run(pid));
+                self.process.kubelet =
+                    Kubelet::Running(if adopted { self.resumed_run(id, ready) } else { self.new_run(id) });
+                self.note_started(id, adopted);
+                self.begin_progress();
+                let what = if adopted { "the kubelet goes on" } else { "kubelet started" };
                 let name = Version::name(self.active());
-                log(fx, Level::Info, format!("kubelet started, pid {pid}, with {name}"));
+                log(fx, Level::Info, format!("{what}, pid {}, with {name}", id.pid));
                 if self.is_observing() {
                     self.query(Query::Lease, fx);
                 }
@@ -90,7 +98,31 @@ impl State {
         }
     }
 
-    /// SIGTERM now, SIGKILL after the grace.
+    /// For the worker that goes on with it.
+    fn note_started(&mut self, run: RunId, adopted: bool) {
+        let known = self.records().started.clone().filter(|started| started.run == run);
+        if adopted {
+            self.ask_policy(); // it may be one with which nothing is started any more
+        }
+        if let Some(known) = known {
+            let version = self.process.running.version.take();
+            self.process.running = RunningConfig { version, ..known.config };
+            self.process.started = Some(known.kubelet);
+            return self.hung_resumed(known.alive);
+        }
+        self.note_run();
+    }
+
+    /// What runs goes on record.
+    pub(in crate::machine) fn note_run(&mut self) {
+        let Some(run) = self.process.run().map(|run| run.id) else { return };
+        let (config, kubelet) = (self.process.running.clone(), self.process.started_kubelet().clone());
+        let started = Started { run, config, kubelet, alive: false };
+        self.writer.learn(|records| records.started = Some(started.clone()));
+        self.writer.write_soon();
+    }
+
+    /// SIGTERM now; the port kills it after [`limits::STOP_GRACE`].
     pub(in crate::machine) fn stop(&mut self, fx: &mut Vec<Effect>) {
         self.end_by(Effect::Stop, fx);
     }
@@ -102,22 +134,32 @@ impl State {
     }
 
     fn end_by(&mut self, signal: Effect, fx: &mut Vec<Effect>) {
+        // Whom we end does not end by itself, and is not gone on with.
+        let known = self.records().started.is_some();
+        self.writer.learn(|records| records.started = None);
+        if self.forget_progress() || known {
+            self.writer.write_soon();
+        }
         fx.push(signal);
-        self.process.kubelet = Kubelet::Stopping { kill_at: Some(later(self.now, limits::STOP_GRACE)) };
+        self.process.kubelet = Kubelet::Stopping;
     }
 
     pub(in crate::machine) fn exited(&mut self, exit: Exit, fx: &mut Vec<Effect>) {
         let (leaving, now) = (self.process.leaving, self.now);
+        if self.process.former.take().is_some() {
+            log(fx, Level::Warn, format!("the kubelet ended before it was gone on with: {exit}"));
+            self.miss_former(fx);
+        }
         match self.process.kubelet.clone() {
-            Kubelet::Stopping { .. } | Kubelet::Running(_) if leaving => self.leave(fx),
-            Kubelet::Stopping { .. } => self.process.kubelet = Kubelet::Waiting { until: now },
+            Kubelet::Stopping | Kubelet::Running(_) if leaving => self.leave(fx),
+            Kubelet::Stopping => self.process.kubelet = Kubelet::Waiting { until: now },
             Kubelet::Running(run) => {
                 let ran = now.since(run.started);
                 let seconds = ran.as_secs_f64();
                 log(
                     fx,
                     Level::Warn,
-                    format!("the kubelet (pid {}) ended by itself after {seconds:.1} s: {exit}", run.pid),
+                    format!("the kubelet (pid {}) ended by itself after {seconds:.1} s: {exit}", run.id.pid),
                 );
                 if ran >= limits::BACKOFF_RESET {
                     self.process.crashes = 0;
@@ -151,10 +193,8 @@ impl State {
 
     pub(in crate::machine) fn tick_process(&mut self, fx: &mut Vec<Effect>) {
         match self.process.kubelet {
-            Kubelet::Stopping { kill_at: Some(at) } if self.now >= at => {
-                log(fx, Level::Warn, "the kubelet does not stop, killing it");
-                self.process.kubelet = Kubelet::Stopping { kill_at: None };
-                fx.push(Effect::Kill);
+            Kubelet::Starting if self.process.answer_by.is_some_and(|at| self.now >= at) => {
+                self.started(Err(no_answer(limits::START_DEADLINE)), fx);
             }
             Kubelet::Waiting { until } if self.now >= until && self.is_going_down() => {
                 // Its SIGTERM is on the way to us. If not, systemd says so at the next observation.
@@ -173,9 +213,20 @@ impl State {
         self.give_try_back();
         match self.process.kubelet {
             Kubelet::Running(_) => self.stop(fx),
+            Kubelet::NotBegun | Kubelet::Waiting { .. } if self.process.former.is_some() => self.stop(fx),
             Kubelet::NotBegun | Kubelet::Waiting { .. } => self.leave(fx),
             // These end in `started` and `exited`, which leave.
-            Kubelet::Starting | Kubelet::Stopping { .. } | Kubelet::Gone => {}
+            Kubelet::Starting | Kubelet::Stopping | Kubelet::Gone => {}
+        }
+    }
+
+    /// Another worker takes over: the kubelet is not touched, and what was seen of it is kept. One that is told to leave does
+    /// that.
+    pub(in crate::machine) fn retire(&mut self, fx: &mut Vec<Effect>) {
+        if !self.process.leaving {
+            self.note_progress();
+            self.process.leaving = true;
+            self.leave(fx);
         }
     }
 

@@ -1,8 +1,9 @@
 //! Tests of the status over a whole trial.
 
 use super::*;
-use crate::machine::model::Moment;
-use crate::machine::process::{Process, RunningConfig};
+use crate::machine::RunningConfig;
+use crate::machine::model::{Moment, RunId};
+use crate::machine::process::Process;
 use crate::machine::record_writer::RecordWriter;
 use crate::machine::records::{Attempt, ConfirmationWait, Records, Version};
 use crate::machine::{Effect, Input, Run, Settings};
@@ -31,7 +32,8 @@ fn version() -> Version {
 fn running_in(phase: Phase) -> State {
     let mut state = State::new(Settings { api_server: false, ..Settings::default() });
     state.writer = RecordWriter::new(Records { assigned: Some(version()), phase, ..Records::default() }, None);
-    let run = Run { pid: 1, ready_at: Some(Moment::default()), ..Run::default() };
+    let id = RunId { pid: 1, ..RunId::default() };
+    let run = Run { id, ready_at: Some(Moment::default()), ..Run::default() };
     let healthz = Some(HealthzTarget { host: "127.0.0.1".into(), port: 10248 });
     let running = RunningConfig { version: Some(version()), healthz, ..RunningConfig::default() };
     state.process = Process::running_one(run, running);

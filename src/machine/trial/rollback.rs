@@ -4,7 +4,7 @@ use crate::machine::evidence::Failure;
 use crate::machine::io::{Effect, log};
 use crate::machine::model::ConfigError;
 use crate::machine::proposal::Proposal;
-use crate::machine::records::{BadReason, Phase, Records, Version};
+use crate::machine::records::{Attempt, BadReason, Phase, Records, Version};
 use crate::machine::{Counter, Level, Run, State, events, limits};
 
 impl State {
@@ -26,7 +26,8 @@ impl State {
 
     /// The records after a rollback, and what failed.
     pub(in crate::machine) fn rolled_back(&self, failure: Failure, detail: &str) -> Option<(Records, Version)> {
-        let attempt = self.records().phase.trial().filter(|attempt| self.is_judged_content(&attempt.version))?.clone();
+        let attempt = self.records().phase.trial().filter(|attempt| self.is_judged_content(&attempt.version))?;
+        let attempt = Attempt { progress: None, ..attempt.clone() };
         let version = attempt.version.clone();
         let bad = self.bad(&version, BadReason::Failed(failure), ConfigError::Load, detail);
         let mut records = self.with_bad_version(bad);

@@ -82,6 +82,7 @@ impl State {
             return self.note_failure(failure, detail, fx);
         }
         if self.is_on_trial() {
+            self.tick_progress();
             self.tick_proof(&run, fx);
         } else if self.is_observing() {
             self.tick_control_test(&run, fx);
@@ -93,6 +94,7 @@ impl State {
         due.extend(self.trial.pending.as_ref().map(|pending| pending.asked.until));
         due.extend(self.trial.adopted_at.map(|at| later(at, self.settings.trial_duration)));
         self.confirm_deadlines(due);
+        due.extend(self.progress_due());
         let Some(healthy) = self.process.run().and_then(|run| run.healthy_since) else { return };
         match &self.records().phase {
             Phase::Trial(attempt) => {
@@ -189,6 +191,7 @@ impl State {
     /// An exit that nobody asked for. True if it waits for judgement.
     pub(in crate::machine) fn note_exit(&mut self, run: &Run, exit: Exit, fx: &mut Vec<Effect>) -> bool {
         self.keep_earned(run);
+        self.forget_progress();
         self.forget_questions();
         self.trial.pending = None; // whatever was pending while it ran
         let testing = matches!(self.records().phase, Phase::ControlTest(..)) && self.is_observing();

@@ -1,4 +1,4 @@
-//! Pings, relayed or our own.
+//! Our own pings.
 
 use crate::machine::evidence::Signal;
 use crate::machine::limits;
@@ -18,13 +18,6 @@ impl State {
         self.is_judged() && self.suspended().is_none() || !run.good.contains_key(&Signal::Watchdog)
     }
 
-    /// The kubelet pinged.
-    pub(in crate::machine) fn relay_ping(&self, fx: &mut Vec<Effect>) {
-        if self.settings.watchdog.is_some() && self.process.run().is_some() {
-            fx.push(Effect::PingWatchdog);
-        }
-    }
-
     /// Pings, if that is due.
     pub(in crate::machine) fn tick_watchdog(&mut self, fx: &mut Vec<Effect>) {
         let Some(interval) = self.settings.watchdog else { return };
@@ -40,9 +33,10 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::RunningConfig;
     use crate::machine::evidence::Suspension;
     use crate::machine::model::Moment;
-    use crate::machine::process::{Process, RunningConfig};
+    use crate::machine::process::Process;
     use crate::machine::record_writer::RecordWriter;
     use crate::machine::records::{Attempt, Phase, Records, Version};
     use crate::machine::{Input, Run, Settings};
@@ -58,7 +52,7 @@ mod tests {
     }
 
     fn run_with(state: &mut State, running: RunningConfig) {
-        let run = Run { pid: 1, ready_at: Some(Moment::default()), ..Run::default() };
+        let run = Run { ready_at: Some(Moment::default()), ..Run::default() };
         state.process = Process::running_one(run, running);
     }
 
@@ -82,9 +76,9 @@ mod tests {
     }
 
     #[test]
-    fn one_that_pings_is_relayed_and_missed_when_it_hangs() {
+    fn one_that_pings_is_left_to_it_and_missed_when_it_hangs() {
         let mut state = running();
-        assert_eq!(pings_seen(&mut state, 1..40, true), [1, 5, 15, 25, 35], "its own first ping, then the kubelet's");
+        assert_eq!(pings_seen(&mut state, 1..40, true), [1], "before the kubelet's first one");
         assert_eq!(pings_seen(&mut state, 40..400, false), [0; 0], "systemd restarts it after 20 s");
         assert_eq!(state.deadline(), None);
     }

@@ -10,9 +10,11 @@ use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
-use kubelet_supervisor::machine::model::{Exit, KubeletId, LoadTarget, Moment, RenderError, Rendered, Verification};
+use kubelet_supervisor::machine::model::{
+    Beginning, Exit, KubeletId, LoadTarget, Moment, RenderError, Rendered, RunId, StartedKubelet, Verification,
+};
 use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
-use kubelet_supervisor::machine::{Effect, Input, Settings, State, Ticket};
+use kubelet_supervisor::machine::{Effect, Input, Settings, State, Ticket, limits};
 use kubelet_supervisor::ports::StoreRequest;
 use serde_json::json;
 
@@ -93,7 +95,12 @@ pub struct Driver {
     commands: u64,
     /// What the process was started with, local included; there is none, or one.
     process: Option<Digest>,
+    run: RunId,
+    /// The worker that started it is gone.
+    left: bool,
     deaf: bool,
+    /// It was told to end, and is killed then.
+    kill_at: Option<Duration>,
     ready: bool,
     /// How long each content was ready in all, and whether it was in contact meanwhile.
     healthy: BTreeMap<Digest, Duration>,
@@ -136,7 +143,10 @@ impl Driver {
             told: KubeletId::default(),
             commands: 0,
             process: None,
+            run: RunId::default(),
+            left: false,
             deaf: false,
+            kill_at: None,
             ready: false,
             healthy: BTreeMap::new(),
             in_contact: BTreeSet::new(),
@@ -158,7 +168,21 @@ impl Driver {
         (self.process, self.ready, self.quit) = (None, false, false);
         self.known_good = self.on_disk().last_known_good.map(|version| content(&version.source));
         self.earned.extend(self.known_good.clone());
-        self.input(Input::Boot);
+        self.input(Input::Boot(Beginning::Supervisor));
+    }
+
+    fn replace_worker(&mut self, asked: bool) {
+        if asked {
+            self.input(Input::Retire);
+            assert!(self.hostile || self.quit, "it does not end: {:?}", self.state);
+        }
+        self.state = State::new(self.settings.clone());
+        self.loaded.clear();
+        self.forget_questions();
+        (self.quit, self.left) = (false, self.process.is_some());
+        let why = (!asked).then(|| "signal 9".to_owned());
+        let running = self.process.is_some().then_some(self.run);
+        self.input(Input::Boot(Beginning::Worker { running, why, generation: 2 }));
     }
 
     fn forget_questions(&mut self) {
@@ -250,23 +274,34 @@ impl Driver {
             Effect::Query(ticket, query) => self.queries.push((ticket, query)),
             Effect::ReadLogTail => return Some(Input::LogTail(Vec::new())),
             Effect::Start(config) => {
-                assert!(self.process.is_none(), "a second kubelet is started: {:?}", self.state);
+                let left = std::mem::take(&mut self.left);
+                assert!(left || self.process.is_none(), "a second kubelet is started: {:?}", self.state);
                 assert!(!self.quit, "started after quitting");
                 let digest = config.as_ref().map_or("local", |config| config.path.trim_start_matches('/'));
                 let digest = Digest(digest.to_owned());
+                if self.process.as_ref() == Some(&digest) {
+                    return Some(Input::Started(Ok(StartedKubelet {
+                        id: self.run,
+                        adopted: true,
+                        ready: self.ready.then_some(self.run.started),
+                    })));
+                }
                 if config.is_some() && !self.hostile {
                     self.check_start(&digest);
                 }
                 self.process = Some(digest);
-                return Some(Input::Started(if self.fails() { Err("fork".to_owned()) } else { Ok(7) }));
+                self.ready = false;
+                self.run = RunId { pid: self.run.pid + 1, started: self.now };
+                let started = StartedKubelet { id: self.run, ..StartedKubelet::default() };
+                return Some(Input::Started(if self.fails() { Err("fork".to_owned()) } else { Ok(started) }));
             }
-            Effect::Stop if self.process.is_some() && !self.deaf && !self.hostile => {
+            Effect::Stop | Effect::DumpStacks if self.deaf => self.kill_at = Some(self.now + limits::STOP_GRACE),
+            Effect::Stop if self.process.is_some() && !self.hostile => {
                 return Some(Input::Exited(Exit::Code(0)));
             }
-            Effect::DumpStacks if self.process.is_some() && !self.deaf && !self.hostile => {
+            Effect::DumpStacks if self.process.is_some() && !self.hostile => {
                 return Some(Input::Exited(Exit::Code(2)));
             }
-            Effect::Kill if self.process.is_some() && !self.hostile => return Some(Input::Exited(Exit::Signal(9))),
             Effect::Quit => self.quit = true,
             _ => {}
         }
@@ -442,6 +477,7 @@ impl Driver {
                 self.settings.boot_id += 1;
                 self.boot();
             }
+            Op::Worker(asked) => self.replace_worker(asked),
             Op::Stray(kind, seed) if self.hostile => self.input(inputs::make(kind, seed)),
             Op::Stray(..) => {}
         }
@@ -472,7 +508,7 @@ impl Driver {
         let by_millis = Duration::from_millis(u64::from(by.unsigned_abs()));
         if by >= 0 {
             self.now += by_millis;
-            return self.input(Input::Tick);
+            return self.tick();
         }
         // The machine goes by the latest moment it saw; so does the account.
         let back = Moment { boot: self.now.saturating_sub(by_millis), wall_nanos: 0 };
@@ -483,10 +519,22 @@ impl Driver {
         }
     }
 
+    fn tick(&mut self) {
+        if self.kill_at.take_if(|at| self.now >= *at).is_some() && self.process.is_some() && !self.hostile {
+            self.input(Input::Exited(Exit::Signal(9)));
+        }
+        self.input(Input::Tick);
+    }
+
+    /// When something is due by itself.
+    fn deadline(&self) -> Option<Duration> {
+        self.state.deadline().into_iter().chain(self.kill_at).min()
+    }
+
     fn go_to_deadline(&mut self) {
-        if let Some(deadline) = self.state.deadline() {
+        if let Some(deadline) = self.deadline() {
             self.now = self.now.max(deadline);
-            self.input(Input::Tick);
+            self.tick();
         }
     }
 
@@ -494,7 +542,7 @@ impl Driver {
     pub fn rest(&mut self) {
         let begin = self.now;
         let mut ticks = 0;
-        while ticks < 1000 && self.state.deadline().is_some() {
+        while ticks < 1000 && self.deadline().is_some() {
             self.go_to_deadline();
             ticks += 1;
         }
@@ -519,7 +567,7 @@ impl Driver {
             if self.quit {
                 break;
             }
-            assert!(self.state.deadline().is_some(), "it waits for ever: {:?}", self.state);
+            assert!(self.deadline().is_some(), "it waits for ever: {:?}", self.state);
             self.go_to_deadline();
         }
         assert!(self.quit && self.process.is_none(), "it does not end: {:?}", self.state);
@@ -535,12 +583,12 @@ impl Driver {
         (self.stalled, self.deaf, self.failures) = (true, true, 0);
         let end = self.now + Duration::from_secs(900);
         let mut ticks = 0;
-        while self.now < end && ticks < 5000 && self.state.deadline().is_some() {
+        while self.now < end && ticks < 5000 && self.deadline().is_some() {
             self.go_to_deadline();
             ticks += 1;
         }
         for _ in 0..20 {
-            if self.process.is_some() || self.state.deadline().is_none() {
+            if self.process.is_some() || self.deadline().is_none() {
                 break;
             }
             self.go_to_deadline();

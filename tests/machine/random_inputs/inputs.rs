@@ -9,19 +9,21 @@ use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStat
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, NodePressure, NodeReadiness};
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::machine::model::{Damage, Exit, KubeletId, RenderError, Verdict, Verification};
+use kubelet_supervisor::machine::model::{
+    Beginning, Damage, Exit, KubeletId, RenderError, RunId, StartedKubelet, Verdict, Verification,
+};
 use kubelet_supervisor::machine::records::Stored;
 use kubelet_supervisor::machine::{FetchError, Input, Ticket};
 
 use super::driver::{payload, reference, rendered, source};
 
 /// How many there are.
-pub const KINDS: usize = 37;
+pub const KINDS: usize = 38;
 
 /// Its number. Whoever adds an input adds it here, to [`KINDS`] and to [`make`].
 pub fn kind(input: &Input) -> usize {
     match input {
-        Input::Boot => 0,
+        Input::Boot(_) => 0,
         Input::RecordsRead(..) => 1,
         Input::NodeName(_) => 2,
         Input::Node(_) => 3,
@@ -58,6 +60,7 @@ pub fn kind(input: &Input) -> usize {
         Input::ConfigMapFetched(..) => 34,
         Input::PreflightRequested { .. } => 35,
         Input::StreamsObserved(..) => 36,
+        Input::Retire => 37,
     }
 }
 
@@ -73,7 +76,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
     let other = source(seed % 3, seed % 6);
     let result = if odd { Err("late".to_owned()) } else { Ok(()) };
     match kind {
-        0 => Input::Boot,
+        0 => Input::Boot(beginning(seed)),
         1 => Input::RecordsRead(ticket, Box::new(Stored::empty()), KubeletId("k1".to_owned())),
         2 => Input::NodeName(format!("n{seed}")),
         3 => Input::Node(assignment(seed % 6)),
@@ -87,7 +90,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         8 => Input::PreflightDone(ticket, verdict(seed)),
         9 => Input::Recorded(ticket, result),
         10 => Input::StateFilesSwapped(ticket, result),
-        11 => Input::Started(if odd { Err("fork".to_owned()) } else { Ok(9) }),
+        11 => Input::Started(started(seed)),
         12 => Input::Ready,
         13 => Input::Exited(if odd { Exit::Signal(9) } else { Exit::Code(i32::from(seed)) }),
         14 => Input::Probed(ticket, odd),
@@ -116,7 +119,25 @@ pub fn make(kind: usize, seed: u8) -> Input {
         34 => fetched(ticket, seed % 3, seed),
         35 => preflight(seed),
         36 => Input::StreamsObserved(ticket, streams(seed)),
+        37 => Input::Retire,
         _ => Input::Tick,
+    }
+}
+
+fn beginning(seed: u8) -> Beginning {
+    let run = RunId { pid: 7, started: Duration::from_secs(u64::from(seed)) };
+    let why = seed.is_multiple_of(5).then(|| "signal 9".to_owned());
+    match seed % 3 {
+        0 => Beginning::Supervisor,
+        kind => Beginning::Worker { running: (kind == 1).then_some(run), why, generation: 2 },
+    }
+}
+
+fn started(seed: u8) -> Result<StartedKubelet, String> {
+    let id = RunId { pid: 9, started: Duration::from_secs(u64::from(seed)) };
+    match seed % 3 {
+        0 => Err("fork".to_owned()),
+        kind => Ok(StartedKubelet { id, adopted: kind == 1, ready: seed.is_multiple_of(2).then_some(id.started) }),
     }
 }
 

@@ -77,6 +77,7 @@ pub fn attempt() -> Attempt {
         contact: true,
         earned: Duration::from_millis(90_250),
         suspended: true,
+        progress: None,
         clearances: 3,
         confirm_within: Some(900),
         extended: None,
@@ -132,5 +133,6 @@ pub fn records(phase: Phase) -> Records {
         retried: Some("2027-01-15T06:00:00Z".to_owned()),
         sequences: BTreeMap::new(),
         local_hazards: None,
+        started: None,
     }
 }

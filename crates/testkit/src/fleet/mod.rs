@@ -19,7 +19,7 @@ use kubelet_config::source::{Payload, Source};
 use kubelet_supervisor::adapters::kube::{Access, ClientLayer, Connected, Fingerprint, KubeCluster};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::daemon::exec::Executor;
-use kubelet_supervisor::machine::model::Moment;
+use kubelet_supervisor::machine::model::{Beginning, Moment};
 use kubelet_supervisor::machine::{Input, Settings, State};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -211,7 +211,7 @@ fn nanos(time: Duration) -> u64 {
 
 /// The daemon's loop, without signals: nobody sends these supervisors any.
 async fn supervise(mut executor: Executor<StandIn>, mut queue: UnboundedReceiver<Input>, clock: Clock) {
-    let mut go_on = executor.boot(clock.now());
+    let mut go_on = executor.boot(clock.now(), Beginning::Supervisor);
     while go_on {
         let deadline = executor.state.deadline();
         let due = async {

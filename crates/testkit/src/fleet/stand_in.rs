@@ -12,10 +12,12 @@ use kubelet_supervisor::adapters::kube::KubeCluster;
 use kubelet_supervisor::daemon::render::{self, configuration};
 use kubelet_supervisor::machine::evidence::Environment;
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::machine::model::{Exit, KubeletId, LoadTarget, RenderError, Rendered, Verdict, Verification};
+use kubelet_supervisor::machine::model::{
+    Exit, KubeletId, LoadTarget, RenderError, Rendered, RunId, StartedKubelet, Verdict, Verification,
+};
 use kubelet_supervisor::machine::records::{RecordFile, Version};
 use kubelet_supervisor::machine::{Counter, Input, Level, Records, State, Stored, Ticket};
-use kubelet_supervisor::ports::{self, Checkpoint, LocalError, LocalPolicy, SpawnError, StoreRequest};
+use kubelet_supervisor::ports::{self, Checkpoint, LocalError, LocalPolicy, StoreRequest};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -263,13 +265,14 @@ impl ports::Local for Files {
 }
 
 impl ports::Kubelet for StandIn {
-    fn start(&mut self, config: Option<&Rendered>) -> Result<u32, SpawnError> {
+    fn start(&mut self, config: Option<&Rendered>) -> Vec<Input> {
         assert!(self.process.is_none(), "one kubelet at a time");
         self.pids += 1;
         let (pid, outcome) = (self.pids, config.map_or(Outcome::Good, |config| self.outcome(&config.path)));
         self.process = Some(Process { pid, ready: false, outcome });
         self.schedule(self.pace.ready, Coming::Ready(pid));
-        Ok(pid)
+        let id = RunId { pid, started: Duration::ZERO };
+        vec![Input::Started(Ok(StartedKubelet { id, ..StartedKubelet::default() }))]
     }
     fn stop(&mut self) {
         if let Some(Process { pid, .. }) = self.process {
@@ -279,11 +282,6 @@ impl ports::Kubelet for StandIn {
     fn dump_stacks(&mut self) {
         if let Some(Process { pid, .. }) = self.process {
             self.schedule(STOPS, Coming::Exit(pid, Exit::Code(2)));
-        }
-    }
-    fn kill(&mut self) {
-        if let Some(Process { pid, .. }) = self.process {
-            self.schedule(Duration::ZERO, Coming::Exit(pid, Exit::Signal(9)));
         }
     }
     fn log_tail(&self) -> Vec<String> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::machine::model::{Exit, Rendered, Verdict};
-use kubelet_supervisor::machine::{Effect, FetchError, Input, Ticket};
+use kubelet_supervisor::machine::model::{Exit, Rendered, RunId, StartedKubelet, Verdict};
+use kubelet_supervisor::machine::{Effect, FetchError, Input, Ticket, limits};
 use kubelet_supervisor::ports::StoreRequest;
 
 use super::{Node, Process, REFUSAL};
@@ -38,11 +38,12 @@ impl Node {
             Effect::Start(config) => {
                 Some(Input::Started(self.start(config.as_deref().map(|config| config.path.as_str()))))
             }
-            Effect::Stop if self.is_deaf => None,
+            Effect::Stop | Effect::DumpStacks if self.is_deaf => {
+                self.kill_at = Some(self.now + limits::STOP_GRACE);
+                None
+            }
             Effect::Stop => self.end_process().then_some(Input::Exited(Exit::Code(0))),
-            Effect::DumpStacks if self.is_deaf => None,
             Effect::DumpStacks => self.end_process().then_some(Input::Exited(Exit::Code(2))),
-            Effect::Kill => self.end_process().then_some(Input::Exited(Exit::Signal(9))),
             Effect::ReadLogTail => Some(Input::LogTail(self.log_tail.clone())),
             Effect::Probe(ticket, _) => {
                 let answer = Input::Probed(*ticket, self.healthz?);
@@ -78,8 +79,16 @@ impl Node {
         }
     }
 
-    fn start(&mut self, path: Option<&str>) -> Result<u32, String> {
-        assert!(self.process.is_none(), "a second kubelet is started");
+    fn start(&mut self, path: Option<&str>) -> Result<StartedKubelet, String> {
+        let content = path.unwrap_or_default().trim_start_matches('/').to_owned();
+        if let Some(process) = self.process.as_mut().filter(|process| process.content == content) {
+            let ready = process.ready_at.filter(|at| *at <= self.now);
+            (process.left, process.told_ready) = (false, false);
+            return Ok(StartedKubelet { id: process.id, adopted: true, ready });
+        }
+        let second = self.process.as_ref().is_some_and(|process| !process.left);
+        assert!(!second, "a second kubelet is started");
+        self.end_process();
         if let Some(path) = path {
             self.store.check_durable(path);
         }
@@ -87,7 +96,6 @@ impl Node {
             return Err("fork: out of memory".to_owned());
         }
         self.pid += 1;
-        let content = path.unwrap_or_default().trim_start_matches('/').to_owned();
         self.starts.push(content.clone());
         if self.kills_runtime.contains(&content) {
             self.environment.runtime = Some(false);
@@ -96,13 +104,15 @@ impl Node {
         }
         let ready_at = self.ready_after.map(|after| self.now + Duration::from_secs(after));
         let digest = if content.is_empty() { self.local_digest() } else { content.clone() };
-        self.process = Some(Process { content, digest, ready_at });
-        Ok(self.pid)
+        let id = RunId { pid: self.pid, started: self.now };
+        self.process = Some(Process { id, content, digest, ready_at, told_ready: false, left: false });
+        Ok(StartedKubelet { id, ..StartedKubelet::default() })
     }
 
     /// False if there was none.
     pub(super) fn end_process(&mut self) -> bool {
         let Some(process) = self.process.take() else { return false };
+        self.kill_at = None;
         if self.cuts_contact.contains(&process.content) {
             self.cut_until = self.now + Duration::from_secs(self.contact_back_after);
         }

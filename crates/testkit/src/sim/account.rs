@@ -294,6 +294,22 @@ impl Account {
         (self.commanded_at, self.overruled) = (None, false);
     }
 
+    /// A worker ends, and whatever it had not written down is forgotten. What the kubelet did is not.
+    pub fn begin_worker(&mut self, failures: u64, now: Duration) {
+        self.failed.retain(|failed| failed.durable);
+        (self.reset_requested, self.reset_last, self.told_last) = (false, None, None);
+        (self.misled, self.set_right) = (false, None);
+        self.failures_before = failures;
+        (self.judged_last, self.dumps, self.began) = (now, 0, now);
+        (self.withheld, self.judged_again, self.blind, self.unread) = (None, None, false, true);
+        self.asked.clear();
+    }
+
+    /// The next one begins.
+    pub fn note_worker(&mut self, now: Duration) {
+        (self.judged_last, self.began, self.pinged) = (now, now, now);
+    }
+
     pub fn forget_tries(&mut self) {
         self.boots = None;
     }

@@ -41,7 +41,7 @@ impl Outside {
 
     /// True if the supervisor's watches bring news.
     pub fn hears_api(&self) -> bool {
-        self.reaches_api() && self.silence.one_side != Some(OneSide::Watches)
+        self.reaches_api() && self.silence.one_side != Some(OneSide::Watches) && !self.workers.absent
     }
 
     /// True if what the supervisor asks is answered.

@@ -16,6 +16,7 @@ use super::laws::{Heed, Law};
 use super::moments::COURTESY;
 use super::records::{checkpoint, content_dir};
 use super::silence::OneSide;
+use super::workers::Doom;
 use super::world::{Behaviour, Coming, Outside, ms};
 
 const NAMES: [&str; 3] = ["blue", "green", "red"];
@@ -59,6 +60,8 @@ pub struct Chaos {
     hangs: bool,
     /// What a change waits for comes by chance, where it does.
     moments: Option<Rng>,
+    /// Workers end by chance.
+    workers: Option<Rng>,
 }
 
 impl Chaos {
@@ -96,7 +99,9 @@ impl Chaos {
             outside.surroundings.modern = rng.one_in(3);
             outside.surroundings.no_lease = rng.one_in(8);
         }
-        Self { node, rng, trial, hangs, moments }
+        let mut workers = Rng::new(seed ^ 0x576F_726B);
+        let workers = workers.one_in(2).then_some(workers);
+        Self { node, rng, trial, hangs, moments, workers }
     }
 
     pub fn steps(&self) -> u64 {
@@ -113,6 +118,7 @@ impl Chaos {
         self.node.outside.borrow_mut().put("blue", &Behaviour::Good.text(0));
         while self.steps() < steps {
             self.disturb_node();
+            self.doom_worker();
             let what = self.act();
             self.note(&what);
             let pause = match self.rng.below(8) {
@@ -144,6 +150,22 @@ impl Chaos {
             self.node.outside.borrow_mut().surroundings.shutting_down = false;
             self.node.boot();
         }
+    }
+
+    /// A worker ends, at once or soon.
+    fn doom_worker(&mut self) {
+        let Some(rng) = self.workers.as_mut() else { return };
+        if !rng.one_in(3) {
+            return;
+        }
+        let absent = match rng.below(4) {
+            0 | 1 => Duration::ZERO,
+            2 => ms(rng.below(900)),
+            _ => Duration::from_secs(rng.below(15)),
+        };
+        let most = rng.pick(&[1, 4, 60]);
+        let doom = Doom { inputs: rng.below(most), asked: rng.one_in(3), absent };
+        self.node.doom_worker(doom);
     }
 
     /// Streams last until others come; a pressure ends within the slack of laws about time.

@@ -9,6 +9,7 @@ use kubelet_config::flags::KubeletArgs;
 use kubelet_config::source::Source;
 use kubelet_supervisor::daemon::exec::Executor;
 use kubelet_supervisor::machine::command::Command;
+use kubelet_supervisor::machine::model::Beginning;
 use kubelet_supervisor::machine::records::{Attempt, BadVersion, Version};
 use kubelet_supervisor::machine::status::node_status;
 use kubelet_supervisor::machine::{Input, Settings, State, limits};
@@ -17,6 +18,7 @@ use super::Rng;
 use super::account::SLACK;
 use super::laws::{self, Heed, Law};
 use super::ports::World;
+use super::workers::Doom;
 use super::world::{Behaviour, Content, Due, Outside, ROOT};
 
 /// A node from its first boot on, through all its crashes.
@@ -31,6 +33,8 @@ pub struct Node {
     commands: u64,
     /// The supervisor ended.
     ended: bool,
+    /// The worker ends soon.
+    doom: Option<Doom>,
 }
 
 /// Whose turn it is.
@@ -52,7 +56,7 @@ impl Node {
         (outside.account.trial, outside.account.hung_after) = (settings.trial_duration, settings.hung_after);
         let outside = Rc::new(RefCell::new(outside));
         let executor = Self::executor(&outside, settings.clone());
-        Self { outside, executor, context: String::new(), settings, commands: 0, ended: false }
+        Self { outside, executor, context: String::new(), settings, commands: 0, ended: false, doom: None }
     }
 
     fn executor(outside: &Rc<RefCell<Outside>>, settings: Settings) -> Executor<World> {
@@ -70,18 +74,78 @@ impl Node {
     pub fn boot(&mut self) {
         self.outside.borrow_mut().forget_life();
         self.tidy();
+        self.doom = None;
         self.executor = Self::executor(&self.outside, self.settings.clone());
         self.ended = false;
         let (moment, faults) = {
             let outside = self.outside.borrow();
             (outside.moment(), outside.disk.read_faults())
         };
-        self.executor.boot(moment);
+        self.executor.boot(moment, Beginning::Supervisor);
         {
             let mut outside = self.outside.borrow_mut();
             outside.account.blind = outside.disk.read_faults() > faults;
         }
         self.check();
+    }
+
+    /// The worker ends like this, soon.
+    pub fn doom_worker(&mut self, doom: Doom) {
+        self.doom = Some(doom);
+    }
+
+    /// It ends, and another one takes over, with the kubelet that runs.
+    fn replace_worker(&mut self, doom: Doom) {
+        if self.ended || self.outside.borrow().account.leaving || self.outside.borrow().disk.is_off() {
+            return;
+        }
+        self.outside.borrow_mut().note_left();
+        if doom.asked {
+            self.input(Input::Retire);
+            if self.outside.borrow().disk.is_off() {
+                return;
+            }
+            self.must(Law::Ends, self.ended, || "a worker does not end".to_owned());
+        }
+        {
+            let mut outside = self.outside.borrow_mut();
+            outside.tell(&format!("{doom:?}"));
+            outside.note_crash();
+            outside.disk.write_back();
+            outside.check_survived();
+            outside.forget_worker(doom);
+        }
+        self.complain();
+        self.stay_away(doom.absent);
+        self.executor = Self::executor(&self.outside, self.settings.clone());
+        self.ended = false;
+        let (moment, faults, beginning) = {
+            let mut outside = self.outside.borrow_mut();
+            outside.begin_worker();
+            let why = (!doom.asked).then(|| "signal 9".to_owned());
+            let (running, generation) = (outside.left_id(), outside.workers.generation);
+            (outside.moment(), outside.disk.read_faults(), Beginning::Worker { running, why, generation })
+        };
+        self.executor.boot(moment, beginning);
+        {
+            let mut outside = self.outside.borrow_mut();
+            outside.account.blind = outside.disk.read_faults() > faults;
+        }
+        self.check();
+    }
+
+    /// Nobody hears of what happens.
+    fn stay_away(&self, by: Duration) {
+        let until = self.outside.borrow().now + by;
+        self.outside.borrow_mut().workers.absent = true;
+        loop {
+            let next = self.outside.borrow().next_at().filter(|at| *at <= until);
+            let Some(next) = next else { break };
+            self.pass_to(next);
+            self.outside.borrow_mut().take_due();
+        }
+        self.pass_to(until);
+        self.outside.borrow_mut().workers.absent = false;
     }
 
     /// The power went, by a fault or now, and comes back.
@@ -134,6 +198,10 @@ impl Node {
         while !self.ended {
             if self.outside.borrow().disk.is_off() {
                 return false;
+            }
+            if let Some(doom) = self.doom.take_if(|doom| doom.inputs == 0) {
+                self.replace_worker(doom);
+                continue;
             }
             let Some((next, turn)) = self.next_turn(until) else { break };
             self.pass_to(next);
@@ -196,6 +264,7 @@ impl Node {
             outside.moment()
         };
         self.ended |= !self.executor.handle(input, moment);
+        self.doom.iter_mut().for_each(|doom| doom.inputs = doom.inputs.saturating_sub(1));
         self.check();
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kubelet_config::pods::{NodeSummary, PodInventory, PodSummary};
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, Signal};
-use kubelet_supervisor::machine::model::Exit;
+use kubelet_supervisor::machine::model::{Exit, RunId};
 use kubelet_supervisor::machine::{Input, Ticket, limits};
 
 use super::account::{Evidence, UNSEEN};
@@ -83,6 +83,8 @@ pub struct Surroundings {
     renewed: ((u32, u64, u64), String),
     renewed_at: Duration,
     renewals: u64,
+    /// What the API server shows of the Node: whether it is Ready, and since when; and whose word that is.
+    posted: Option<(bool, Duration, u32)>,
     /// The wall clock jumped so often: a kubelet's clock is right again at its next renewal.
     pub jumps: u64,
 }
@@ -199,7 +201,7 @@ impl Outside {
     }
 
     /// A kubelet begins its life with this content.
-    pub fn begin_process(&mut self, path: Option<String>, content: Content) -> u32 {
+    pub fn begin_process(&mut self, path: Option<String>, content: Content) -> RunId {
         self.pids += 1;
         let (pid, start) = (self.pids, ms(800));
         let behaviour = content.behaviour;
@@ -248,7 +250,7 @@ impl Outside {
         }
         let name = path.map_or_else(|| "local".to_owned(), |_| self.name_of(content));
         self.starts.push(name);
-        pid
+        RunId { pid, started: self.moment().boot }
     }
 
     pub fn becomes_ready(&mut self, pid: u32) -> Option<Input> {
@@ -287,8 +289,11 @@ impl Outside {
 
     pub fn becomes_sick(&mut self, pid: u32, sick: bool) {
         let (now, lately) = (self.now, self.was_in_trouble());
+        let since = self.process_of(pid).and_then(|process| process.sick_since);
+        let is_unseen = since.is_some_and(|since| self.is_unwatched_since(since));
         let Some(process) = self.process_of(pid) else { return };
         process.sick = sick;
+        process.broken &= !is_unseen;
         if sick {
             process.broken = !lately;
             process.well_since = None;
@@ -327,6 +332,7 @@ impl Outside {
         let Some(process) = &mut self.process else { return };
         process.stopping.get_or_insert(now);
         let (pid, behaviour, deaf) = (process.pid, process.content.behaviour, process.hangs == Some(true));
+        self.schedule(limits::STOP_GRACE, Coming::Exit(pid, Exit::Signal(9)));
         match behaviour {
             Behaviour::Stubborn => {}
             _ if deaf => {}
@@ -342,7 +348,9 @@ impl Outside {
         process.stopping.get_or_insert(now);
         process.dumped = true;
         let (pid, deaf) = (process.pid, process.hangs == Some(true));
-        if !deaf && process.content.behaviour != Behaviour::Stubborn {
+        let is_stubborn = process.content.behaviour == Behaviour::Stubborn;
+        self.schedule(limits::STOP_GRACE, Coming::Exit(pid, Exit::Signal(9)));
+        if !deaf && !is_stubborn {
             self.schedule(ms(300), Coming::Exit(pid, Exit::Code(2)));
         }
     }
@@ -399,6 +407,9 @@ impl Outside {
         process.pinged |= healthy;
         self.schedule(PING, Coming::Watchdog(pid));
         if healthy {
+            self.account.pinged = now; // the monitor passes it on
+        }
+        if healthy && !self.workers.absent {
             self.observations.note(Signal::Watchdog, true, now);
         }
         healthy.then_some(Input::Watchdog)
@@ -412,15 +423,27 @@ impl Outside {
         if again {
             self.schedule(Duration::from_secs(300), Coming::Heartbeat(pid, true));
         }
-        if !self.hears_api() {
-            return None;
+        if self.reaches_api() {
+            self.surroundings.posted = Some((ready, now, pid));
         }
+        self.hears_api().then(|| self.hear_of_node(ready, now, pid))
+    }
+
+    fn hear_of_node(&mut self, ready: bool, posted: Duration, pid: u32) -> Input {
+        let now = self.now;
         self.observations.note(Signal::NodeReady, ready, now);
-        self.account.evidence.node_ready |= ready;
-        let process = self.process_of(pid)?;
-        process.in_contact |= ready;
-        process.node_ready = process.node_ready.or(ready.then_some(now));
-        Some(Input::NodeObserved(self.node_readiness(ready)))
+        if let Some(process) = self.process_of(pid) {
+            process.in_contact |= ready;
+            process.node_ready = process.node_ready.or(ready.then_some(now));
+            self.account.evidence.node_ready |= ready;
+        }
+        Input::NodeObserved(self.node_readiness(ready, posted))
+    }
+
+    /// A worker that comes is shown the Node as it is.
+    pub fn show_node(&mut self) -> Option<Input> {
+        let (ready, posted, pid) = self.surroundings.posted.filter(|_| self.hears_api())?;
+        Some(self.hear_of_node(ready, posted, pid))
     }
 
     pub fn lease(&mut self) -> LeaseObservation {

@@ -17,6 +17,7 @@ pub mod records;
 pub mod silence;
 pub mod standby;
 pub mod store;
+pub mod workers;
 pub mod world;
 
 /// SplitMix64: small, seedable, and good enough to choose faults.

@@ -11,10 +11,9 @@ use kubelet_config::source::{ConfigMapRef, Merge};
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{KubeletId, Rendered, Verdict};
-use kubelet_supervisor::machine::{Counter, Level, State, Ticket};
-use kubelet_supervisor::ports::{self, LocalError, LocalPolicy, SpawnError};
+use kubelet_supervisor::machine::{Counter, Input, Level, State, Ticket};
+use kubelet_supervisor::ports::{self, LocalError, LocalPolicy};
 
-use super::laws::Law;
 use super::standby::StandbySlot;
 use super::store::SimStore;
 use super::world::{Behaviour, Coming, Content, Outside, ms};
@@ -38,7 +37,6 @@ pub(super) enum Call {
     Start,
     Stop,
     Dump,
-    Kill,
     Probe,
     Judge,
     Discard,
@@ -113,29 +111,9 @@ impl ports::Local for Handle {
 }
 
 impl ports::Kubelet for Handle {
-    fn start(&mut self, config: Option<&Rendered>) -> Result<u32, SpawnError> {
-        let flags = config.map(|config| config.overrides.lines()).unwrap_or_default();
-        let config = config.map(|config| config.path.as_str());
+    fn start(&mut self, config: Option<&Rendered>) -> Vec<Input> {
         self.note(Call::Start);
-        let mut outside = self.0.borrow_mut();
-        outside.account.steps += 1;
-        if outside.disk.is_off() {
-            return Err(not_started("power is off"));
-        }
-        if outside.spawn_failures > 0 {
-            outside.spawn_failures -= 1;
-            outside.down_since = outside.now; // not for want of trying
-            outside.account.note_failed_start();
-            return Err(not_started("out of memory"));
-        }
-        let second = outside.process.is_some();
-        outside.account.check(Law::OneKubelet, false, !second, || "a second kubelet was started".to_owned());
-        let text = config.map(|path| outside.disk.peek(Path::new(path)).unwrap_or_default());
-        let content = Content::of(text.as_ref().unwrap_or(&outside.local));
-        let content = outside.promote_standby(config, &flags).unwrap_or(content);
-        outside.check_start(config, content);
-        outside.check_flags(config, content, &flags);
-        Ok(outside.begin_process(config.map(str::to_owned), content))
+        self.0.borrow_mut().start_or_go_on(config)
     }
 
     fn stop(&mut self) {
@@ -150,11 +128,6 @@ impl ports::Kubelet for Handle {
         let mut outside = self.0.borrow_mut();
         outside.check_dump();
         outside.dump_stacks();
-    }
-
-    fn kill(&mut self) {
-        self.note(Call::Kill);
-        self.0.borrow_mut().kill_kubelet();
     }
 
     fn log_tail(&self) -> Vec<String> {
@@ -286,8 +259,4 @@ impl ports::Notifier for Handle {
         outside.note_error(line);
         outside.tell(line);
     }
-}
-
-fn not_started(cause: &str) -> SpawnError {
-    SpawnError { program: "fork".into(), cause: cause.into() }
 }

@@ -19,6 +19,7 @@ use super::kubelet::{Observations, Process, Surroundings, Trouble};
 use super::moments::Moments;
 use super::silence::Silence;
 use super::standby::StandbySlot;
+use super::workers::Workers;
 
 /// Where the store is.
 pub const ROOT: &str = "/var/lib/kubelet/dynamic-config";
@@ -38,6 +39,10 @@ pub enum Coming {
     LocalFileTouched,
     Ready(u32),
     Exit(u32, Exit),
+    /// The Node as it was posted last.
+    Posted,
+    /// A start that waited for the end of another kubelet.
+    Start,
     Healthz(u32, bool),
     Verdict(Ticket, Verdict),
     Probe(Ticket, u32),
@@ -86,6 +91,7 @@ pub struct Outside {
     pub history: BTreeMap<String, BTreeMap<String, Version>>,
     pub process: Option<Process>,
     pub standby: StandbySlot,
+    pub workers: Workers,
     pub down_since: Duration,
     pub surroundings: Surroundings,
     pub trouble: Trouble,
@@ -144,6 +150,7 @@ impl Outside {
             history: BTreeMap::new(),
             process: None,
             standby: StandbySlot::default(),
+            workers: Workers::default(),
             down_since: Duration::from_secs(1000),
             surroundings: Surroundings::default(),
             trouble: Trouble::default(),
@@ -222,7 +229,9 @@ impl Outside {
                 self.becomes_sick(pid, sick);
                 None
             }
-            Coming::Exit(pid, exit) => self.exits(pid, exit),
+            Coming::Exit(pid, exit) => self.exits(pid, exit).filter(|_| !self.goes_on_starting()),
+            Coming::Posted => self.show_node(),
+            Coming::Start => self.start_at_last(),
             Coming::Probe(ticket, pid) => Some(self.probed(ticket, pid)),
             Coming::Watchdog(pid) => self.pings(pid),
             Coming::Heartbeat(pid, again) => self.heartbeat(pid, again),
@@ -249,6 +258,7 @@ impl Outside {
             self.account.cleared = None; // nobody knows whether that is on the disk
         }
         self.note_durable_failures();
+        self.forget_workers();
         self.account.begin_life(self.disk.failures(), self.now);
         self.remember_holds();
         self.hear();
@@ -288,9 +298,9 @@ impl Outside {
         self.silence.waited_within(Duration::from_secs(60), self.now)
     }
 
-    pub fn node_readiness(&mut self, ready: bool) -> NodeReadiness {
+    pub fn node_readiness(&mut self, ready: bool, posted: Duration) -> NodeReadiness {
         let pressure = self.moments.tell_pressure(self.now);
-        NodeReadiness { ready, heartbeat: self.now.as_secs().to_string(), pressure, ..NodeReadiness::default() }
+        NodeReadiness { ready, heartbeat: posted.as_secs().to_string(), pressure, ..NodeReadiness::default() }
     }
 
     /// What a version holds, or held when it was last rendered.

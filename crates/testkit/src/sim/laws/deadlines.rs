@@ -96,9 +96,8 @@ impl Outside {
             return self.account.check(law, leaving || judged, down <= most, || format!("no kubelet for {down:?}"));
         };
         let law = if self.silence.waits_for(now).is_some() { Law::RunsInStall } else { Law::Runs };
-        if let Some(since) = process.stopping {
-            let ends = now - since <= limits::STOP_GRACE + SLACK;
-            return self.account.check(Law::StopEnds, false, ends, || format!("it is to end since {since:?}"));
+        if process.stopping.is_some() {
+            return;
         }
         let (content, path) = (process.content, process.path.is_some());
         let fault = self.fault(state);
@@ -116,7 +115,8 @@ impl Outside {
         // What it goes back to may wait for the judge, where the binary is another one.
         let judges = self.silence.judge || self.account.withheld.is_some();
         let judge = if judges { limits::LAUNCH_PREFLIGHT_DEADLINE } else { Duration::ZERO };
-        let fine = now.saturating_sub(since) <= patience + judge + SLACK;
+        // What a worker had not written down is seen once more.
+        let fine = now.saturating_sub(since) <= patience + judge + SLACK + self.workers.unwatched;
         self.account.check(Law::SickEnds, excused, fine, || format!("{content:?} fails since {since:?}"));
     }
 
@@ -271,6 +271,7 @@ impl Outside {
             || self.known_assignment != self.desired
             || self.mood != crate::sim::api::Mood::default()
             || self.now < self.trial_counts_from() + SLACK
+            || self.now < self.account.began + patience + SLACK
             || self.now < self.account.failed_last.1 + 3 * SLACK
             || self.now < self.changed_last + patience + 2 * SLACK
             || process.cuts_off

@@ -53,7 +53,11 @@ impl Outside {
         let followed = state.settings.follow_local && self.status.active == self.status.assigned;
         let Some((Some(content), true)) = self.local_file_makes(state).filter(|_| followed) else { return };
         let account = &self.account;
-        let excused = account.has_failed(content) || account.unlucky.contains(&content) || !content.behaviour.works();
+        // Where the Node wants what is not there, nothing is taken up.
+        let excused = self.desired_source().is_none()
+            || account.has_failed(content)
+            || account.unlucky.contains(&content)
+            || !content.behaviour.works();
         let (runs, fine) = (process.content, process.content == content);
         self.account
             .check(Law::LocalFiles, excused, fine, || format!("{runs:?} runs where the file is followed: {content:?}"));

@@ -6,7 +6,7 @@
 //! that one. So the kernel's credentials of each datagram are checked, and what is not the kubelet's is read at leisure.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::net::UnixDatagram as StdDatagram;
 use std::path::Path;
@@ -15,18 +15,13 @@ use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, UnixCredentials, bind, getsockname,
     recvmsg, setsockopt, socket, sockopt::PassCred,
 };
-use tokio::io::Interest;
-use tokio::net::UnixDatagram;
-use tokio::sync::mpsc::UnboundedSender;
 
 use super::ownership;
-use super::process::ChildPid;
-use crate::machine::Input;
 
 /// A bound socket.
 #[derive(Debug)]
 pub struct NotifySocket {
-    socket: UnixDatagram,
+    socket: StdDatagram,
     /// The value for the child's NOTIFY_SOCKET.
     pub name: String,
 }
@@ -52,38 +47,29 @@ impl NotifySocket {
         setsockopt(&socket, PassCred, &true)?;
         let socket = StdDatagram::from(socket);
         socket.set_nonblocking(true)?;
-        Ok(Self { socket: UnixDatagram::from_std(socket)?, name })
+        Ok(Self { socket, name })
     }
 
-    /// Forwards each READY=1 and WATCHDOG=1 of the kubelet, for ever.
-    pub async fn listen(self, child: ChildPid, inputs: UnboundedSender<Input>) {
-        let mut others = 0;
-        loop {
-            match self.socket.async_io(Interest::READABLE, || self.receive()).await {
-                Ok((text, sender)) => {
-                    let parsed: Vec<Input> = text.lines().filter_map(parse).collect();
-                    if parsed.is_empty() || !is_kubelet(sender, &child) {
-                        others += 1;
-                        if others >= BURST {
-                            others = 0;
-                            tokio::time::sleep(PAUSE).await;
-                        }
-                        continue;
-                    }
-                    others = 0;
-                    for input in parsed {
-                        if inputs.send(input).is_err() {
-                            return;
-                        }
-                    }
-                }
-                // An odd datagram of a stranger must not end this: it costs a line in the journal.
-                Err(error) => {
-                    tracing::warn!("the notify socket: {error}");
-                    tokio::time::sleep(PAUSE).await;
-                }
+    /// What the kubelet of this process id said, of what has come; with none, or one that is reaped, as far as the kernel still
+    /// says whose it was. Also how many datagrams were none of the kubelet's. Reads no more than [`BURST`].
+    ///
+    /// # Errors
+    /// An odd datagram of a stranger.
+    pub fn hear(&self, kubelet: Option<i32>, is_reaped: bool) -> io::Result<(Vec<Message>, u32)> {
+        let (mut heard, mut others) = (Vec::new(), 0);
+        for _ in 0..BURST {
+            let (text, sender) = match self.receive() {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock || !heard.is_empty() => break,
+                Err(error) => return Err(error),
+            };
+            let before = heard.len();
+            if is_kubelet(sender, kubelet, is_reaped) {
+                heard.extend(text.lines().filter_map(parse));
             }
+            others += u32::from(heard.len() == before);
         }
+        Ok((heard, others))
     }
 
     fn receive(&self) -> io::Result<(String, Option<UnixCredentials>)> {
@@ -106,12 +92,23 @@ impl NotifySocket {
 /// Root's alone. As systemd's own notify socket it is below /run, which is no disk and cannot stall.
 const DIR: &str = "/run/kubelet-supervisor";
 
-/// So many datagrams of others in a row are read without a pause.
-const BURST: u32 = 64;
+impl AsFd for NotifySocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
 
-/// After a burst of others' datagrams, lest they cost more than some hundred reads a second; and after a failure, lest a
-/// socket that is broken for good keeps the only thread busy.
-const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+/// What a kubelet says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// READY=1
+    Ready,
+    /// WATCHDOG=1
+    Ping,
+}
+
+/// So many datagrams in a row are read without a pause.
+pub(crate) const BURST: u32 = 64;
 
 /// A socket with a path in `dir`, which is made if need be.
 fn in_directory(dir: &Path) -> io::Result<(String, OwnedFd)> {
@@ -165,21 +162,21 @@ fn autobind() -> io::Result<(String, OwnedFd)> {
     Ok((format!("@{name}"), socket))
 }
 
-fn parse(line: &str) -> Option<Input> {
+fn parse(line: &str) -> Option<Message> {
     match line {
-        "READY=1" => Some(Input::Ready),
-        "WATCHDOG=1" => Some(Input::Watchdog),
+        "READY=1" => Some(Message::Ready),
+        "WATCHDOG=1" => Some(Message::Ping),
         _ => None,
     }
 }
 
 /// The child itself, or a process of its group (a wrapper script may start the kubelet), of our own user: the process id of a
 /// stranger that has ended may be one of the kubelet's by now.
-fn is_kubelet(sender: Option<UnixCredentials>, child: &ChildPid) -> bool {
-    let (Some(sender), Some(pid)) = (sender, child.heard()) else { return false };
+fn is_kubelet(sender: Option<UnixCredentials>, kubelet: Option<i32>, is_reaped: bool) -> bool {
+    let (Some(sender), Some(pid)) = (sender, kubelet) else { return false };
     let is_member = match sender.pid() {
         // The kernel knows no id of one that was reaped since it sent this (`scm_recv`, include/net/scm.h, Linux 6.1).
-        0 => child.get().is_none(),
+        0 => is_reaped,
         sender => {
             let group = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(sender)));
             sender == pid || group.is_ok_and(|group| group.as_raw() == pid)
@@ -210,8 +207,8 @@ mod tests {
         Path::new("/proc/kubelet-supervisor")
     }
 
-    #[tokio::test]
-    async fn each_has_a_name_of_its_own() {
+    #[test]
+    fn each_has_a_name_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join("own");
         for place in [own.as_path(), unusable()] {
@@ -222,8 +219,8 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn what_is_abandoned_goes_and_what_is_used_stays() {
+    #[test]
+    fn what_is_abandoned_goes_and_what_is_used_stays() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join("own");
         let used = NotifySocket::bind_in(&own).unwrap();
@@ -239,8 +236,8 @@ mod tests {
     }
 
     /// Another supervisor may be about to remove the former one.
-    #[tokio::test]
-    async fn no_name_is_used_again() {
+    #[test]
+    fn no_name_is_used_again() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join("own");
         let names: std::collections::BTreeSet<String> =
@@ -248,8 +245,8 @@ mod tests {
         assert_eq!(names.len(), 10);
     }
 
-    #[tokio::test]
-    async fn a_directory_that_others_can_enter_is_not_used() {
+    #[test]
+    fn a_directory_that_others_can_enter_is_not_used() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join("own");
         drop(NotifySocket::bind_in(&own).unwrap());
@@ -262,28 +259,21 @@ mod tests {
         assert!(NotifySocket::bind_in(&own).unwrap().name.starts_with('@'), "a link");
     }
 
-    #[tokio::test]
-    async fn only_the_kubelet_is_heard() {
+    #[test]
+    fn only_the_kubelet_is_heard() {
         let dir = tempfile::tempdir().unwrap();
         for place in [dir.path().join("own").as_path(), unusable()] {
             let socket = NotifySocket::bind_in(place).unwrap();
             let address = address(&socket);
             let sender = StdDatagram::unbound().unwrap();
             let send = |text: &str| sender.send_to_addr(text.as_bytes(), &address).unwrap();
-            let (inputs, mut queue) = tokio::sync::mpsc::unbounded_channel();
-            let child = ChildPid::default();
-            tokio::spawn(socket.listen(child.clone(), inputs));
+            let me = i32::try_from(std::process::id()).ok();
             send("READY=1\nSTATUS=not yet a kubelet");
-            tokio::task::yield_now().await;
-            // We are the kubelet from here on; what was sent before may be read only now.
-            assert!(queue.try_recv().is_err(), "a stranger was heard");
-            child.set(i32::try_from(std::process::id()).unwrap());
+            assert_eq!(socket.hear(None, false).unwrap(), (Vec::new(), 1), "a stranger was heard");
             send("STATUS=x\nWATCHDOG=1");
-            let mut heard = queue.recv().await;
-            if heard == Some(Input::Ready) {
-                heard = queue.recv().await;
-            }
-            assert_eq!(heard, Some(Input::Watchdog));
+            assert_eq!(socket.hear(Some(1), false).unwrap().0, [], "it is another process");
+            send("STATUS=x\nWATCHDOG=1");
+            assert_eq!(socket.hear(me, false).unwrap().0, [Message::Ping]);
             // Control data beyond what there is room for ends nothing.
             let target = match address.as_abstract_name() {
                 Some(name) => UnixAddr::new_abstract(name).unwrap(),
@@ -294,7 +284,7 @@ mod tests {
             let rights = [ControlMessage::ScmRights(&descriptors)];
             sendmsg(sender.as_raw_fd(), &parts, &rights, MsgFlags::empty(), Some(&target)).unwrap();
             send("READY=1\nWATCHDOG=1");
-            assert_eq!((queue.recv().await, queue.recv().await), (Some(Input::Ready), Some(Input::Watchdog)));
+            assert_eq!(socket.hear(me, false).unwrap(), (vec![Message::Ready, Message::Ping], 1));
         }
     }
 }

@@ -3,15 +3,24 @@
 use super::*;
 
 /// A relay into a pipe, and what comes out of it, read by a thread of its own.
-fn relay() -> (StartedRelay, std::thread::JoinHandle<Vec<u8>>) {
-    let (mut reader, mut writer) = io::pipe().unwrap();
-    let started = StderrRelay::start(move |bytes| pass_on(&mut writer, bytes)).unwrap();
+fn relay(held: bool) -> (StderrRelay, PipeWriter, std::thread::JoinHandle<Vec<u8>>) {
+    let (mut reader, mut sink) = io::pipe().unwrap();
+    let (relay, writer) = StderrRelay::start(held, move |bytes| pass_on(&mut sink, bytes)).unwrap();
     let collect = move || {
         let mut all = Vec::new();
         reader.read_to_end(&mut all).unwrap();
         all
     };
-    (started, std::thread::Builder::new().spawn(collect).unwrap())
+    (relay, writer, std::thread::Builder::new().spawn(collect).unwrap())
+}
+
+fn ends(relay: &StderrRelay) {
+    assert!(is_readable(&relay.ended, PollTimeout::from(60_000_u16)), "it does not end");
+}
+
+fn log_tail(relay: &StderrRelay) -> Vec<String> {
+    let text = String::from_utf8_lossy(&read(&relay.output).unwrap()).into_owned();
+    text.lines().map(str::to_owned).collect()
 }
 
 fn lines(count: usize) -> Vec<u8> {
@@ -20,14 +29,13 @@ fn lines(count: usize) -> Vec<u8> {
 
 /// Writes all, closes, and waits for the end.
 fn through(pieces: &[&[u8]]) -> (Vec<u8>, Vec<String>) {
-    let (StartedRelay { relay, mut writer, ended }, sink) = relay();
+    let (relay, mut writer, sink) = relay(false);
     for piece in pieces {
         writer.write_all(piece).unwrap();
     }
     drop(writer);
-    ended.blocking_recv().unwrap();
-    assert!(relay.is_ended());
-    (sink.join().unwrap(), relay.log_tail())
+    ends(&relay);
+    (sink.join().unwrap(), log_tail(&relay))
 }
 
 #[test]
@@ -55,51 +63,14 @@ fn a_line_without_an_end_is_cut_in_the_log_tail_only() {
 }
 
 #[test]
-fn a_reader_that_stands_still_stops_nobody() {
-    let (mut out, mut writer) = io::pipe().unwrap();
-    let StartedRelay { relay, writer: mut stderr, ended } =
-        StderrRelay::start(move |bytes| pass_on(&mut writer, bytes)).unwrap();
-    let flood = lines(60_000);
-    assert!(flood.len() > 3 << 20);
-    let held = relay.hold_log_tail();
-    let kubelet = {
-        let flood = flood.clone();
-        std::thread::Builder::new().spawn(move || stderr.write_all(&flood).unwrap()).unwrap()
-    };
-    let mut arrived = vec![0; flood.len()];
-    out.read_exact(&mut arrived).unwrap();
-    kubelet.join().unwrap();
-    assert!(arrived == flood);
-    drop(held);
-    ended.blocking_recv().unwrap();
-    let log_tail = relay.log_tail();
-    assert!(log_tail.len() == LINES && log_tail[63].ends_with("line 59999"), "{log_tail:?}");
-}
-
-#[test]
-fn a_reader_that_panics_stops_nobody() {
-    let (StartedRelay { relay, mut writer, ended }, sink) = relay();
-    let tail = relay.tail.clone();
-    let reader = std::thread::Builder::new().spawn(move || {
-        let _held = tail.lock().unwrap();
-        panic!("on purpose");
-    });
-    assert!(reader.unwrap().join().is_err());
-    writer.write_all(b"a\n").unwrap();
-    drop(writer);
-    ended.blocking_recv().unwrap();
-    assert_eq!((sink.join().unwrap(), relay.log_tail()), (b"a\n".to_vec(), vec!["a".to_owned()]));
-}
-
-#[test]
 fn a_sink_that_is_gone_stops_nobody() {
     let (reader, mut sink) = io::pipe().unwrap();
     drop(reader);
-    let StartedRelay { relay, mut writer, ended } = StderrRelay::start(move |bytes| pass_on(&mut sink, bytes)).unwrap();
+    let (relay, mut writer) = StderrRelay::start(false, move |bytes| pass_on(&mut sink, bytes)).unwrap();
     writer.write_all(&lines(60_000)).unwrap();
     drop(writer);
-    ended.blocking_recv().unwrap();
-    assert!(relay.log_tail()[63].ends_with("line 59999"));
+    ends(&relay);
+    assert!(log_tail(&relay)[63].ends_with("line 59999"));
 }
 
 #[test]
@@ -117,7 +88,7 @@ fn the_reason_is_not_pushed_out_by_the_stack_traces_after_it() {
 #[test]
 fn what_was_written_is_passed_on_before_the_end() {
     let (mut out, mut sink) = io::pipe().unwrap();
-    let StartedRelay { relay, mut writer, .. } = StderrRelay::start(move |bytes| pass_on(&mut sink, bytes)).unwrap();
+    let (relay, mut writer) = StderrRelay::start(false, move |bytes| pass_on(&mut sink, bytes)).unwrap();
     // A descendant that lives on keeps the pipe open.
     let _descendant = writer.try_clone().unwrap();
     let text = lines(500); // fits into the sink's pipe
@@ -131,17 +102,46 @@ fn what_was_written_is_passed_on_before_the_end() {
 
 #[test]
 fn a_flood_is_cut_at_line_ends() {
-    let pieces = Arc::new(Mutex::new(Vec::new()));
+    let pieces = Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = pieces.clone();
-    let StartedRelay { mut writer, ended, .. } =
-        StderrRelay::start(move |bytes: &[u8]| seen.lock().unwrap().push(bytes.to_vec())).unwrap();
+    let (relay, mut writer) =
+        StderrRelay::start(false, move |bytes: &[u8]| seen.lock().unwrap().push(bytes.to_vec())).unwrap();
     writer.write_all(&lines(10_000)).unwrap();
     drop(writer);
-    ended.blocking_recv().unwrap();
+    ends(&relay);
     let pieces = pieces.lock().unwrap();
     assert!(pieces.concat() == lines(10_000));
     let full = pieces.iter().filter(|piece| piece.len() > CHUNK - 100);
     assert!(full.clone().count() > 0 && full.clone().all(|piece| piece.ends_with(b"\n")));
+}
+
+#[test]
+fn what_is_held_is_passed_on_once_it_is_released_or_never() {
+    for released in [true, false] {
+        let (relay, mut writer, sink) = relay(true);
+        writer.write_all(b"one\ntwo\n").unwrap();
+        while !(relay.is_idle() && read(&relay.output).unwrap() == b"one\ntwo\n") {
+            std::thread::yield_now();
+        }
+        if released {
+            relay.release();
+        }
+        writer.write_all(b"three\n").unwrap();
+        drop(writer);
+        ends(&relay);
+        let passed: &[u8] = if released { b"one\ntwo\nthree\n" } else { b"" };
+        assert_eq!(sink.join().unwrap(), passed);
+        assert_eq!(log_tail(&relay), ["one", "two", "three"]);
+    }
+}
+
+#[test]
+fn no_more_is_held_than_a_preflights_output() {
+    let (relay, mut writer, _sink) = relay(true);
+    writer.write_all(&vec![b'x'; HELD + HELD / 2]).unwrap();
+    drop(writer);
+    ends(&relay);
+    assert_eq!(read(&relay.output).unwrap().len(), HELD);
 }
 
 #[test]
@@ -151,9 +151,6 @@ fn the_ring_keeps_within_its_bounds() {
     for _ in 0..100 {
         tail.push(&line);
     }
-    assert_eq!(tail.log_tail().len(), BYTES / 700);
-    tail.truncate_open();
-    tail.push(b"the rest of something\nwhole\n");
-    assert_eq!(tail.log_tail().last().map(String::as_str), Some("whole"));
-    assert!(!tail.log_tail().contains(&"the rest of something".to_owned()));
+    assert_eq!(tail.lines.len(), BYTES / 700);
+    assert!(tail.text().len() <= BYTES + BYTES / 700);
 }

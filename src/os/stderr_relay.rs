@@ -1,32 +1,31 @@
-//! The kubelet's standard error: passed on as it comes, its last lines kept.
+//! The kubelet's standard error: passed on as it comes, its last lines kept in a file in memory.
 //!
-//! A thread of its own per kubelet start: it must go on when the loop is stalled, panicked, or busy
-//! with a slow disk, for a kubelet whose standard error is full stands still. It spawns nothing, so
-//! the parent-death signal, which is tied to the main thread, is not touched. First every byte is
-//! passed on, then the lines are noted; the lock on the noted lines is never waited for while there
-//! may be something to pass on.
+//! A thread of its own per kubelet start: it must go on when its process is stalled, for a kubelet whose standard error is full
+//! stands still. It spawns nothing, so the parent-death signal, which is tied to the main thread, is not touched. First every
+//! byte is passed on, then the lines are noted. Whoever wants them reads the file, from another process, too.
+//!
+//! Of a standby nothing is passed on before it is the node's kubelet: all that it wrote is in the file meanwhile. One that is
+//! ended leaves no line in the journal.
 //!
 //! What SIGKILL to the supervisor loses is what lies in the pipe and one chunk: at any other end
 //! [`StderrRelay::drain`] sees to it that everything read is written.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::SigSet;
-use tokio::sync::oneshot;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use super::block_all_signals;
 use crate::kubelet_log;
-
-mod held;
-
-pub(crate) use held::HeldOutput;
 
 /// What is kept: a screenful or two, and no more than a few events can show.
 const LINES: usize = 64;
@@ -37,31 +36,23 @@ const LINE: usize = 1 << 10;
 /// Lines kept of a stack trace: v1.20 writes 60 to some thousands of them after the line that says
 /// why it dies, which must not be pushed out by them.
 const FRAMES: usize = 8;
+/// Kept of a standby's output at the most, as of any preflight.
+const HELD: usize = 1 << 20;
 /// Read at once. The kubelet writes line by line, so this much only comes in a flood.
-const CHUNK: usize = 64 << 10;
+const CHUNK: usize = 16 << 10;
 /// Room for a kubelet that writes while stderr is slow; the most an unprivileged process may ask for.
 const PIPE: i32 = 1 << 20;
-/// Kept while somebody holds the lock on the lines.
-const MISSED_LIMIT: usize = 2 * BYTES;
 /// Virtual memory mostly; a panic's backtrace needs more than the smallest stack.
 const STACK: usize = 256 << 10;
 
 /// The passing on for one kubelet process and its descendants.
 #[derive(Debug)]
 pub struct StderrRelay {
-    tail: Arc<Mutex<TailBuffer>>,
+    /// What [`read`] reads.
+    pub output: Arc<File>,
+    /// Ends, for poll(2), when all is passed on and noted.
+    pub ended: PipeReader,
     pipe: Arc<PipeState>,
-}
-
-/// A relay at work, with what its kubelet needs.
-#[derive(Debug)]
-pub struct StartedRelay {
-    /// The relay.
-    pub relay: StderrRelay,
-    /// For the kubelet's standard error; every copy must be closed for the relay to end.
-    pub writer: PipeWriter,
-    /// Fires when all is passed on and noted.
-    pub ended: oneshot::Receiver<()>,
 }
 
 /// What the thread shares with those who wait for it.
@@ -72,88 +63,70 @@ struct PipeState {
     busy: AtomicBool,
     /// Nothing more shall be read.
     closing: AtomicBool,
-    ended: AtomicBool,
+    /// Nothing is passed on.
+    held: AtomicBool,
 }
 
-impl PipeState {
-    /// True if a read would not block: there is something, or the end.
-    fn is_readable(&self, limit: PollTimeout) -> bool {
-        let mut fds = [PollFd::new(self.reader.as_fd(), PollFlags::POLLIN)];
-        // An error is for the read to find out.
-        !matches!(poll(&mut fds, limit), Ok(0) | Err(nix::errno::Errno::EINTR))
-    }
+/// True if a read would not block: there is something, or the end.
+fn is_readable(reader: &PipeReader, limit: PollTimeout) -> bool {
+    let mut fds = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
+    // An error is for the read to find out.
+    !matches!(poll(&mut fds, limit), Ok(0) | Err(nix::errno::Errno::EINTR))
 }
 
 impl StderrRelay {
-    /// Passes on to our own standard error.
+    /// Passes on to our own standard error; nothing before it is told to, if `held`. Gives what the kubelet writes to: every
+    /// copy must be closed for the relay to end.
     ///
     /// # Errors
-    /// If there is no pipe or thread to be had.
-    pub fn to_stderr() -> io::Result<StartedRelay> {
+    /// If there is no pipe, file or thread to be had.
+    pub fn to_stderr(held: bool) -> io::Result<(Self, PipeWriter)> {
         // With the lock, so that no line of ours lands within one of the kubelet's.
-        Self::start(|bytes| pass_on(&mut io::stderr().lock(), bytes))
-    }
-
-    /// Passes nothing on before it is told to.
-    ///
-    /// # Errors
-    /// If there is no pipe or thread to be had.
-    pub(crate) fn held() -> io::Result<(StartedRelay, HeldOutput)> {
-        let output = HeldOutput::default();
-        let mut held = output.clone();
-        let relay = Self::start(move |bytes| held.take(bytes, |bytes| pass_on(&mut io::stderr().lock(), bytes)))?;
-        Ok((relay, output))
+        Self::start(held, |bytes| pass_on(&mut io::stderr().lock(), bytes))
     }
 
     /// Passes on to `sink`, which must not panic.
     ///
     /// # Errors
-    /// If there is no pipe or thread to be had.
-    pub fn start(sink: impl FnMut(&[u8]) + Send + 'static) -> io::Result<StartedRelay> {
+    /// If there is no pipe, file or thread to be had.
+    pub fn start(held: bool, sink: impl FnMut(&[u8]) + Send + 'static) -> io::Result<(Self, PipeWriter)> {
         let (reader, writer) = io::pipe()?;
+        let (ended, end) = io::pipe()?;
         let _ = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(PIPE)); // 64 KiB do as well, if there is no more
-        let pipe = Arc::new(PipeState {
-            reader,
-            busy: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-        });
-        let relay = Self { tail: Arc::default(), pipe };
-        let (done, ended) = oneshot::channel();
-        let mut work =
-            RelayThread { tail: relay.tail.clone(), pipe: relay.pipe.clone(), missed: Vec::new(), gap: false, sink };
+        let output = Arc::new(File::from(memfd_create(c"kubelet-output", MFdFlags::MFD_CLOEXEC)?));
+        let flag = AtomicBool::new;
+        let pipe = Arc::new(PipeState { reader, busy: flag(false), closing: flag(false), held: flag(held) });
+        let relay = Self { output: output.clone(), ended, pipe: pipe.clone() };
+        let mut work = RelayThread { output, pipe, held: 0, tail: TailBuffer::default(), sink };
         std::thread::Builder::new().name("kubelet-stderr".to_owned()).stack_size(STACK).spawn(move || {
-            // Signals come to the main thread: none interrupts a write.
-            let _ = SigSet::all().thread_block();
+            let end = end;
+            block_all_signals();
             if catch_unwind(AssertUnwindSafe(|| work.run())).is_err() {
                 // No panic is known of; if there is one, this still does the one thing that counts.
                 let _ = io::copy(&mut &work.pipe.reader, &mut io::stderr());
             }
-            work.pipe.ended.store(true, SeqCst);
-            // Nothing is left to pass on: now there is time to wait for the lock.
-            work.catch_up(&mut work.tail.clone().lock().unwrap_or_else(PoisonError::into_inner));
-            let _ = done.send(());
+            work.pipe.busy.store(false, SeqCst);
+            drop(end);
         })?;
-        Ok(StartedRelay { relay, writer, ended })
+        Ok((relay, writer))
     }
 
-    /// The last lines, oldest first; the last one may be unfinished.
-    #[must_use]
-    pub fn log_tail(&self) -> Vec<String> {
-        self.tail.lock().unwrap_or_else(PoisonError::into_inner).log_tail()
+    /// What was held is passed on, with what comes next or with the end: nobody waits for a slow stderr here.
+    pub(crate) fn release(&self) {
+        self.pipe.held.store(false, SeqCst);
     }
 
     /// True once all its writers are gone, and what they wrote is passed on.
     #[must_use]
-    pub(crate) fn is_ended(&self) -> bool {
-        self.pipe.ended.load(SeqCst)
+    pub fn is_ended(&self) -> bool {
+        is_readable(&self.ended, PollTimeout::ZERO)
     }
 
     /// True if all that was written so far is passed on.
     #[must_use]
     pub(crate) fn is_idle(&self) -> bool {
         // In this order: what is gone from the pipe was busy before.
-        !self.pipe.is_readable(PollTimeout::ZERO) && !self.pipe.busy.load(SeqCst)
+        !is_readable(&self.pipe.reader, PollTimeout::ZERO) && !self.pipe.busy.load(SeqCst)
     }
 
     /// Before the supervisor ends: waits until what was written is passed on, but no longer than
@@ -170,22 +143,15 @@ impl StderrRelay {
         self.pipe.closing.store(true, SeqCst);
         wait(&|| !self.pipe.busy.load(SeqCst));
     }
-
-    /// A reader of the lines that stands still, for tests and measurements.
-    #[doc(hidden)]
-    pub fn hold_log_tail(&self) -> impl Sized + '_ {
-        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The thread's part.
 struct RelayThread<S> {
-    tail: Arc<Mutex<TailBuffer>>,
+    output: Arc<File>,
     pipe: Arc<PipeState>,
-    /// What could not be noted because somebody held the lock.
-    missed: Vec<u8>,
-    /// More than that was missed.
-    gap: bool,
+    /// Bytes in the file that were not passed on.
+    held: usize,
+    tail: TailBuffer,
     sink: S,
 }
 
@@ -195,7 +161,7 @@ impl<S: FnMut(&[u8])> RelayThread<S> {
         let mut filled = 0;
         loop {
             // Something held back means that more is there.
-            if filled == 0 && !self.wait() {
+            if filled == 0 && !is_readable(&self.pipe.reader, PollTimeout::NONE) {
                 continue;
             }
             self.pipe.busy.store(true, SeqCst);
@@ -216,9 +182,7 @@ impl<S: FnMut(&[u8])> RelayThread<S> {
                 Err(_) => true,
             };
             let end = if ended { filled } else { self.whole_lines(chunk.get(..filled).unwrap_or_default()) };
-            let ready = chunk.get(..end).unwrap_or_default();
-            (self.sink)(ready);
-            self.push(ready);
+            self.take(chunk.get(..end).unwrap_or_default());
             if ended {
                 break;
             }
@@ -228,57 +192,93 @@ impl<S: FnMut(&[u8])> RelayThread<S> {
                 self.pipe.busy.store(false, SeqCst);
             }
         }
-        self.pipe.busy.store(false, SeqCst);
     }
 
-    /// Waits for something to read; false if it was only time to try to note again.
-    fn wait(&mut self) -> bool {
-        if self.missed.is_empty() {
-            return self.pipe.is_readable(PollTimeout::NONE);
+    fn take(&mut self, bytes: &[u8]) {
+        if self.pipe.held.load(SeqCst) {
+            let room = HELD.saturating_sub(self.held).min(bytes.len());
+            let kept = bytes.get(..room).unwrap_or_default();
+            if append(&self.output, self.held, kept).is_ok() {
+                self.held += kept.len();
+            }
+            return;
         }
-        let readable = self.pipe.is_readable(PollTimeout::from(20_u8));
-        if !readable {
-            self.push(&[]);
+        if std::mem::take(&mut self.held) > 0 {
+            let kept = read(&self.output).unwrap_or_default();
+            (self.sink)(&kept);
+            self.note(&kept);
+            let _ = self.output.set_len(0);
         }
-        readable
+        (self.sink)(bytes);
+        self.note(bytes);
+    }
+
+    /// In a flood only what comes last is worth a write.
+    fn note(&mut self, bytes: &[u8]) {
+        // No panic is known of; if there is one, the bytes must flow on all the same.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.tail.push(bytes)));
+        if !is_readable(&self.pipe.reader, PollTimeout::ZERO) || bytes.is_empty() || self.is_at_the_end() {
+            let _ = replace(&self.output, &self.tail.text());
+        }
+    }
+
+    /// Every writer is gone; what is left fits into one more chunk, or is noted with it.
+    fn is_at_the_end(&self) -> bool {
+        let mut fds = [PollFd::new(self.pipe.reader.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, PollTimeout::ZERO);
+        fds.iter().any(|fd| fd.revents().is_some_and(|events| events.contains(PollFlags::POLLHUP)))
     }
 
     /// How much to pass on now: in a flood up to the last line end, lest a line of another writer
     /// gets into the middle of one; else everything, also an unfinished line.
     fn whole_lines(&self, bytes: &[u8]) -> usize {
-        if bytes.len() < CHUNK || self.pipe.closing.load(SeqCst) || !self.pipe.is_readable(PollTimeout::ZERO) {
+        let pipe = &self.pipe;
+        if bytes.len() < CHUNK || pipe.closing.load(SeqCst) || !is_readable(&pipe.reader, PollTimeout::ZERO) {
             return bytes.len();
         }
         bytes.iter().rposition(|byte| *byte == b'\n').map_or(CHUNK, |at| at + 1)
     }
+}
 
-    /// Notes the lines if nobody holds the lock; else later.
-    fn push(&mut self, bytes: &[u8]) {
-        let tail = self.tail.clone();
-        let mut tail = match tail.try_lock() {
-            Ok(tail) => tail,
-            Err(TryLockError::Poisoned(tail)) => tail.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                self.missed.extend_from_slice(bytes);
-                if self.missed.len() > MISSED_LIMIT {
-                    self.missed.drain(..self.missed.len() - MISSED_LIMIT);
-                    self.gap = true;
-                }
-                return;
-            }
-        };
-        self.catch_up(&mut tail);
-        // No panic is known of; if there is one, the bytes must flow on all the same.
-        let _ = catch_unwind(AssertUnwindSafe(|| tail.push(bytes)));
-    }
+/// Before the text in the file: its length.
+const HEADER: usize = size_of::<u32>();
 
-    fn catch_up(&mut self, tail: &mut TailBuffer) {
-        let missed = std::mem::take(&mut self.missed);
-        if std::mem::take(&mut self.gap) {
-            tail.truncate_open();
+fn append(file: &File, at: usize, bytes: &[u8]) -> io::Result<()> {
+    file.write_all_at(bytes, (HEADER + at) as u64)?;
+    file.write_all_at(&u32::try_from(at + bytes.len()).unwrap_or_default().to_ne_bytes(), 0)
+}
+
+fn replace(file: &File, text: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(text.len()).unwrap_or_default().to_ne_bytes();
+    file.write_all_at(&[&length, text].concat(), 0)
+}
+
+/// What is in the file of a relay: the last lines, oldest first, of which the last may be unfinished; of a standby all that
+/// it wrote.
+///
+/// # Errors
+/// As the system gives them.
+pub fn read(file: &File) -> io::Result<Vec<u8>> {
+    let once = || -> io::Result<Vec<u8>> {
+        let mut length = [0; HEADER];
+        if file.read_at(&mut length, 0)? < HEADER {
+            return Ok(Vec::new());
         }
-        let _ = catch_unwind(AssertUnwindSafe(|| tail.push(&missed)));
+        let mut text = vec![0; usize::try_from(u32::from_ne_bytes(length)).unwrap_or_default().min(HELD)];
+        let read = file.read_at(&mut text, HEADER as u64)?;
+        text.truncate(read);
+        Ok(text)
+    };
+    // The writer does not stop for it: what reads the same twice was not being written. A flood has no last words.
+    let mut before = once()?;
+    for _ in 0..8 {
+        let now = once()?;
+        if now == before {
+            break;
+        }
+        before = now;
     }
+    Ok(before)
 }
 
 /// Writes all of it, if that is possible at all. What a sink that is gone (EPIPE) or full (ENOSPC)
@@ -303,8 +303,6 @@ struct TailBuffer {
     bytes: usize,
     /// The line that has not ended yet.
     open: Vec<u8>,
-    /// Its beginning is lost: it is no line to show.
-    truncated: bool,
     /// Lines of a stack trace in a row.
     frames: usize,
 }
@@ -322,8 +320,7 @@ impl TailBuffer {
     }
 
     fn end_line(&mut self) {
-        let truncated = std::mem::take(&mut self.truncated);
-        if truncated || self.open.is_empty() || self.is_deep_in_a_trace() {
+        if self.open.is_empty() || self.is_deep_in_a_trace() {
             self.open.clear();
             return;
         }
@@ -349,15 +346,9 @@ impl TailBuffer {
         self.frames > FRAMES
     }
 
-    /// What follows does not continue what was noted.
-    fn truncate_open(&mut self) {
-        self.open.clear();
-        self.truncated = true;
-    }
-
-    fn log_tail(&self) -> Vec<String> {
-        let open = Some(&self.open).filter(|open| !open.is_empty() && !self.truncated);
-        self.lines.iter().chain(open).map(|line| String::from_utf8_lossy(line).into_owned()).collect()
+    fn text(&self) -> Vec<u8> {
+        let open = Some(&self.open).filter(|open| !open.is_empty());
+        self.lines.iter().chain(open).map(Vec::as_slice).collect::<Vec<_>>().join(&b'\n')
     }
 }
 

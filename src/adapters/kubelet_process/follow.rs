@@ -1,0 +1,144 @@
+//! What the monitor's state says of the kubelet that the machine knows of. Pure: a state in, inputs and requests out.
+
+use std::time::Duration;
+
+use crate::machine::Input;
+use crate::machine::model::StartedKubelet;
+use crate::monitor::wire::{Request, Running, Status, fingerprint};
+
+/// The kubelet that is to be started.
+#[derive(Debug)]
+struct Wanted {
+    ticket: u64,
+    args: Vec<String>,
+    /// The monitor was asked.
+    asked: bool,
+}
+
+/// The kubelet that the machine knows of.
+#[derive(Debug)]
+struct Known {
+    run: u64,
+    ready: bool,
+    pings: u64,
+}
+
+/// What the machine was told of the monitor's state, and what it asked for.
+#[derive(Debug, Default)]
+pub(super) struct Follower {
+    wanted: Option<Wanted>,
+    known: Option<Known>,
+    /// The run that a former worker left, until this one has asked for a start.
+    former: Option<u64>,
+    leaving: bool,
+    retire: bool,
+}
+
+/// What follows from a state.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Next {
+    pub(super) inputs: Vec<Input>,
+    pub(super) requests: Vec<Request>,
+    /// The kubelet that was started, or goes on.
+    pub(super) started: Option<Running>,
+}
+
+impl Follower {
+    /// Its worker begins in this state.
+    pub(super) fn beginning(status: &Status) -> Self {
+        let former = status.kubelet.as_ref().map(|kubelet| kubelet.run);
+        Self { former, ..Self::default() }
+    }
+
+    /// A kubelet with these arguments is to run. One that does already is it; another one is ended first. No start had this ticket
+    /// before, not a former worker's either.
+    pub(super) fn want(&mut self, ticket: u64, args: Vec<String>) {
+        self.known = None;
+        self.wanted = Some(Wanted { ticket, args, asked: false });
+    }
+
+    /// The run that the machine knows of.
+    pub(super) fn run(&self) -> Option<u64> {
+        self.known.as_ref().map(|known| known.run).or(self.former)
+    }
+
+    pub(super) fn advance(&mut self, status: &Status) -> Next {
+        let mut next = Next::default();
+        // First: an end that was asked for is no crash.
+        if status.leaving && !std::mem::replace(&mut self.leaving, true) {
+            next.inputs.push(Input::Shutdown);
+        }
+        if status.retire && !std::mem::replace(&mut self.retire, true) {
+            next.inputs.push(Input::Retire);
+        }
+        let ended = status.ended.as_ref().filter(|ended| Some(ended.was.run) == self.former);
+        if let Some(ended) = ended {
+            self.former = None;
+            next.inputs.push(Input::Exited(ended.exit));
+        }
+        let wanted = self.wanted.as_mut().and_then(|wanted| wanted.advance(status, &mut next.requests));
+        if let Some(result) = wanted {
+            (self.wanted, self.former) = (None, None);
+            next.started = result.as_ref().ok().map(|(running, _)| running.clone());
+            self.known = next.started.as_ref().map(|kubelet| Known { run: kubelet.run, ready: false, pings: 0 });
+            next.inputs.push(Input::Started(result.map(|(_, started)| started)));
+        }
+        self.follow(status, &mut next.inputs);
+        next
+    }
+
+    /// READY=1, pings and the end of the kubelet that the machine knows of.
+    fn follow(&mut self, status: &Status, inputs: &mut Vec<Input>) {
+        let Some(known) = &mut self.known else { return };
+        let ended = status.ended.as_ref().filter(|ended| ended.was.run == known.run);
+        let running = status.kubelet.as_ref().filter(|kubelet| kubelet.run == known.run);
+        let Some(seen) = running.or(ended.map(|ended| &ended.was)) else { return };
+        if seen.ready.is_some() && !std::mem::replace(&mut known.ready, true) {
+            inputs.push(Input::Ready);
+        }
+        if seen.pings > std::mem::replace(&mut known.pings, seen.pings) {
+            inputs.push(Input::Watchdog);
+        }
+        if let Some(ended) = ended {
+            inputs.push(Input::Exited(ended.exit));
+            self.known = None;
+        }
+    }
+}
+
+impl Wanted {
+    /// The answer, once there is one.
+    fn advance(
+        &mut self,
+        status: &Status,
+        requests: &mut Vec<Request>,
+    ) -> Option<Result<(Running, StartedKubelet), String>> {
+        let is_mine = |kubelet: &Running| self.asked && kubelet.ticket == Some(self.ticket);
+        if let Some((_, why)) = status.refused.as_ref().filter(|(ticket, _)| self.asked && *ticket == self.ticket) {
+            return Some(Err(why.clone()));
+        }
+        let (kubelet, ended) = (status.kubelet.as_ref(), status.ended.as_ref().map(|ended| &ended.was));
+        if let Some(mine) = kubelet.into_iter().chain(ended).find(|kubelet| is_mine(kubelet)) {
+            return mine.executed.then(|| Ok(started(mine, false)));
+        }
+        let Some(other) = kubelet else {
+            if !self.asked {
+                self.asked = true;
+                requests.push(Request::Start { ticket: self.ticket, args: self.args.clone() });
+            }
+            return None;
+        };
+        if other.command == fingerprint(&self.args) && !other.stopping {
+            return other.executed.then(|| Ok(started(other, true)));
+        }
+        if !other.stopping {
+            requests.push(Request::Stop { run: other.run }); // SIGKILL follows, if need be
+        }
+        None
+    }
+}
+
+fn started(kubelet: &Running, adopted: bool) -> (Running, StartedKubelet) {
+    let ready = kubelet.ready.map(Duration::from_nanos);
+    (kubelet.clone(), StartedKubelet { id: kubelet.id(), adopted, ready })
+}

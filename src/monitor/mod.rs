@@ -1,0 +1,38 @@
+//! The monitor: `kubelet-supervisor run`, the unit's main process. It owns the kubelet, and does not think.
+//!
+//! What thinks is a worker, its child, which may die, hang or be replaced at any time. [`Monitor::step`] is pure: an
+//! event and the time in, actions out. [`run()`] is its edge: one poll loop on one thread, which waits for nothing else.
+//!
+//! | what happens | what the monitor does |
+//! |---|---|
+//! | a worker asks for a start | starts it, if no kubelet exists; the standby with the same arguments goes on |
+//! | a worker asks for anything about a run that is over | nothing |
+//! | a kubelet ends, a worker speaks | the worker has [`ABSENCE`]; then the monitor starts the last command |
+//! | a kubelet ends, no worker speaks | the last command, after a pause of 1 to 10 s |
+//! | nothing was started yet, no worker says hello in [`HELLO`] | last known good, else the unit's own |
+//! | a worker ends, is silent for [`SILENCE`], or cannot be understood | it is ended and another started, after a pause of 0.1 to 60 s |
+//! | three workers end early | the next is this very binary's, until one lives for [`SETTLED`] |
+//! | SIGHUP | a successor starts; once it says hello the worker retires; when that is reaped, it is the successor's turn |
+//! | the successor ends, or says no hello | the worker that is there stays |
+//! | a standby that no worker claims for [`CLAIM`] | it is killed |
+//! | the kubelet pings | systemd is pinged |
+//! | no kubelet, one that never pings, a worker's lease | the monitor pings, for no kubelet at most [`FEED_MAX`] |
+//! | SIGTERM | the kubelet gets it, and SIGKILL after [`GRACE`]; the worker has [`LAST_WORDS`] more; then the end |
+//! | a worker refuses to begin before anything was started | the end, with its exit code |
+//!
+//! Nothing grows: one kubelet, one standby, two workers and two more that cannot be killed, and the last state of each.
+
+mod children;
+mod links;
+mod run;
+mod state;
+mod step;
+pub mod wire;
+mod workers;
+
+pub use children::Command;
+pub(crate) use links::{receive, say};
+pub use run::run;
+pub use state::{
+    ABSENCE, Action, CLAIM, Event, FEED_MAX, GRACE, HELLO, LAST_WORDS, Monitor, READ, Role, SETTLED, SILENCE, notice,
+};
