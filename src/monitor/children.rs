@@ -44,13 +44,13 @@ pub(super) struct Children {
     pub(super) executing: Vec<(i32, PipeReader, PathBuf)>,
     relay: Option<StderrRelay>,
     standby: Option<(StandbyLock, Option<StderrRelay>)>,
-    /// Reaped, and not told yet.
-    pub(super) reaped: Option<i32>,
+    /// Reaped, and not told yet: their numbers may be others' by now.
+    pub(super) reaped: Vec<i32>,
 }
 
 impl Children {
     pub(super) fn new(command: Command, notify: (String, Duration)) -> Self {
-        Self { command, notify, executing: Vec::new(), relay: None, standby: None, reaped: None }
+        Self { command, notify, executing: Vec::new(), relay: None, standby: None, reaped: Vec::new() }
     }
 
     pub(super) fn start(&mut self, args: &[String]) -> Event {
@@ -142,8 +142,8 @@ impl Children {
 
     pub(super) fn signal(&self, pid: i32, signal: i32) {
         let Ok(signal) = Signal::try_from(signal) else { return };
-        if self.reaped == Some(pid) {
-            return; // the number may be another's by now
+        if self.reaped.contains(&pid) {
+            return;
         }
         if let Err(error) = kill(Pid::from_raw(pid), signal) {
             tracing::warn!("cannot send {signal} to pid {pid}: {error}");

@@ -102,7 +102,7 @@ struct Edge {
     socket: NotifySocket,
     /// The notify socket is not read before.
     heard_until: Duration,
-    /// Datagrams of others since the kubelet was heard.
+    /// Datagrams of others since the last pause.
     strangers: u32,
     /// The reader of last known good, and what it said so far.
     question: Option<PipeReader>,
@@ -117,6 +117,9 @@ impl Edge {
     fn run(&mut self, mut monitor: Monitor) -> u8 {
         loop {
             while let Some(event) = self.events.pop_front() {
+                if let Event::Reaped(told, _) = &event {
+                    self.children.reaped.retain(|pid| pid != told);
+                }
                 for action in monitor.step(event, boot_time()) {
                     if let Action::Exit(code) = action {
                         self.children.drain();
@@ -210,7 +213,6 @@ impl Edge {
         self.events.extend(told(workers));
         let is_told = self.reaped.is_some_and(|(.., until)| now >= until || !self.children.has_last_words());
         if let Some((pid, exit, _)) = self.reaped.take_if(|_| is_told) {
-            self.children.reaped = None;
             self.events.push_back(Event::Reaped(pid, exit));
         }
         self.events.push_back(Event::Tick);
@@ -224,8 +226,8 @@ impl Edge {
                 Ok(WaitStatus::Signaled(pid, signal, _)) => (pid.as_raw(), Exit::Signal(signal as i32)),
                 _ => return ended,
             };
+            self.children.reaped.push(pid);
             if monitor.kubelet_pid() == Some(pid) {
-                self.children.reaped = Some(pid);
                 self.reaped = Some((pid, exit, now.saturating_add(LAST_LINES)));
             } else {
                 ended.push((pid, exit));
@@ -237,11 +239,13 @@ impl Edge {
         if self.heard_until > now {
             return;
         }
-        let (heard, others) = self.socket.hear(monitor.kubelet_pid(), self.reaped.is_some()).unwrap_or_else(|error| {
+        let most = BURST.saturating_sub(self.strangers);
+        let heard = self.socket.hear(monitor.kubelet_pid(), self.reaped.is_some(), most);
+        let (heard, others) = heard.unwrap_or_else(|error| {
             tracing::warn!("the notify socket: {error}");
             (Vec::new(), BURST)
         });
-        self.strangers = if heard.is_empty() { self.strangers.saturating_add(others) } else { 0 };
+        self.strangers = self.strangers.saturating_add(others);
         if self.strangers >= BURST {
             self.strangers = 0;
             self.heard_until = now.saturating_add(NOTIFY_PAUSE);

@@ -51,13 +51,13 @@ impl NotifySocket {
     }
 
     /// What the kubelet of this process id said, of what has come; with none, or one that is reaped, as far as the kernel still
-    /// says whose it was. Also how many datagrams were none of the kubelet's. Reads no more than [`BURST`].
+    /// says whose it was. Also how many datagrams were none of the kubelet's. Reads no more than `most`.
     ///
     /// # Errors
     /// An odd datagram of a stranger.
-    pub fn hear(&self, kubelet: Option<i32>, is_reaped: bool) -> io::Result<(Vec<Message>, u32)> {
+    pub fn hear(&self, kubelet: Option<i32>, is_reaped: bool, most: u32) -> io::Result<(Vec<Message>, u32)> {
         let (mut heard, mut others) = (Vec::new(), 0);
-        for _ in 0..BURST {
+        for _ in 0..most {
             let (text, sender) = match self.receive() {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock || !heard.is_empty() => break,
@@ -107,8 +107,8 @@ pub enum Message {
     Ping,
 }
 
-/// So many datagrams in a row are read without a pause.
-pub(crate) const BURST: u32 = 64;
+/// So many datagrams of others are read without a pause.
+pub const BURST: u32 = 64;
 
 /// A socket with a path in `dir`, which is made if need be.
 fn in_directory(dir: &Path) -> io::Result<(String, OwnedFd)> {
@@ -269,11 +269,11 @@ mod tests {
             let send = |text: &str| sender.send_to_addr(text.as_bytes(), &address).unwrap();
             let me = i32::try_from(std::process::id()).ok();
             send("READY=1\nSTATUS=not yet a kubelet");
-            assert_eq!(socket.hear(None, false).unwrap(), (Vec::new(), 1), "a stranger was heard");
+            assert_eq!(socket.hear(None, false, BURST).unwrap(), (Vec::new(), 1), "a stranger was heard");
             send("STATUS=x\nWATCHDOG=1");
-            assert_eq!(socket.hear(Some(1), false).unwrap().0, [], "it is another process");
+            assert_eq!(socket.hear(Some(1), false, BURST).unwrap().0, [], "it is another process");
             send("STATUS=x\nWATCHDOG=1");
-            assert_eq!(socket.hear(me, false).unwrap().0, [Message::Ping]);
+            assert_eq!(socket.hear(me, false, BURST).unwrap().0, [Message::Ping]);
             // Control data beyond what there is room for ends nothing.
             let target = match address.as_abstract_name() {
                 Some(name) => UnixAddr::new_abstract(name).unwrap(),
@@ -284,7 +284,7 @@ mod tests {
             let rights = [ControlMessage::ScmRights(&descriptors)];
             sendmsg(sender.as_raw_fd(), &parts, &rights, MsgFlags::empty(), Some(&target)).unwrap();
             send("READY=1\nWATCHDOG=1");
-            assert_eq!(socket.hear(me, false).unwrap(), (vec![Message::Ready, Message::Ping], 1));
+            assert_eq!(socket.hear(me, false, BURST).unwrap(), (vec![Message::Ready, Message::Ping], 1));
         }
     }
 }

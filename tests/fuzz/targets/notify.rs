@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use kubelet_supervisor::os::notify_socket::{Message, NotifySocket};
+use kubelet_supervisor::os::notify_socket::{BURST, Message, NotifySocket};
 
 /// What is read of a datagram.
 const READ: usize = 4096;
@@ -28,7 +28,7 @@ impl Listener {
     fn hear(&self, data: &[u8]) -> std::io::Result<Vec<Message>> {
         self.sender.send_to_addr(data, &self.address)?;
         self.sender.send_to_addr(b"STATUS=the end\nREADY=1", &self.address)?;
-        Ok(self.socket.hear(i32::try_from(std::process::id()).ok(), false)?.0)
+        Ok(self.socket.hear(i32::try_from(std::process::id()).ok(), false, BURST)?.0)
     }
 }
 
