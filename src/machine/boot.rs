@@ -1,7 +1,6 @@
 //! The first decision: what the records say, and whether the assigned version has a try left.
 
 use super::evidence::Failure;
-use super::io::Ticket;
 use super::model::Moment;
 
 mod step;
@@ -9,7 +8,6 @@ mod step;
 /// The reading of the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
-    ticket: Option<Ticket>,
     /// It is given up, or done once more, at that time.
     at: Option<Moment>,
     failures: u32,

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use super::evidence::{Baseline, Signal};
 use super::model::{Moment, Rendered};
-use super::question::Asked;
 use kubelet_config::hazard::HazardClass;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::source::Source;
@@ -49,9 +48,9 @@ pub(super) struct Change {
 /// Stages of a [`Change`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
-    Saving(Asked),
-    Loading(Asked),
-    Preflight(Asked, Box<Rendered>),
+    Saving,
+    Loading,
+    Preflight(Box<Rendered>),
     /// Accepted; it waits for its turn.
     Spread(Box<Rendered>),
     /// Its turn has come; it waits for a good moment.
@@ -92,10 +91,9 @@ impl Change {
 
     pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {
         match &self.stage {
-            Stage::Saving(asked) | Stage::Loading(asked) | Stage::Preflight(asked, _) => due.push(asked.until),
             Stage::Baseline(_) => due.push(self.baseline_until),
             Stage::GoodMoment(_, inquiry) => inquiry.deadlines(due),
-            Stage::Spread(_) | Stage::Recording => {}
+            _ => {}
         }
         due.extend(self.starts_at.filter(|at| *at > now));
     }
@@ -121,7 +119,7 @@ impl Change {
     fn accepted_rendering(&self) -> Option<&Rendered> {
         match &self.stage {
             Stage::Spread(rendered) | Stage::GoodMoment(rendered, _) | Stage::Baseline(rendered) => Some(rendered),
-            Stage::Saving(_) | Stage::Loading(_) | Stage::Preflight(..) | Stage::Recording => None,
+            Stage::Saving | Stage::Loading | Stage::Preflight(_) | Stage::Recording => None,
         }
     }
 
@@ -131,7 +129,7 @@ impl Change {
             Stage::Spread(_) => true,
             Stage::GoodMoment(_, inquiry) => inquiry.is_holding(),
             Stage::Baseline(_) => self.baseline_waits,
-            Stage::Saving(_) | Stage::Loading(_) | Stage::Preflight(..) | Stage::Recording => false,
+            Stage::Saving | Stage::Loading | Stage::Preflight(_) | Stage::Recording => false,
         }
     }
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use super::limits;
 use super::model::{Moment, later};
-use super::question::Asked;
 use kubelet_config::digest::Digest;
 
 mod step;
@@ -15,7 +14,6 @@ mod step;
 pub(super) struct Drift {
     /// Something in the store was written, by whomever: it is to be verified then.
     due: Option<Moment>,
-    asked: Option<Asked>,
     /// What was told and could not be put right, with the content that it is about.
     told: BTreeMap<String, Option<Digest>>,
     /// Verifications in a row that found something.
@@ -23,13 +21,12 @@ pub(super) struct Drift {
 }
 
 impl Drift {
-    /// True if the store is verified now, or about to be: what is damaged is to be found by that.
-    pub(super) fn is_imminent(&self, now: Moment) -> bool {
-        self.asked.is_some() || self.due.is_some_and(|due| due <= later(now, limits::VERIFY_DELAY))
+    /// True if the store is about to be verified.
+    pub(super) fn is_due(&self, now: Moment) -> bool {
+        self.due.is_some_and(|due| due <= later(now, limits::VERIFY_DELAY))
     }
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
         due.extend(self.due);
-        due.extend(self.asked.map(|asked| asked.until));
     }
 }

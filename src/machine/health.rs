@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::asks::Observation;
 use super::evidence::{Environment, NodePressure, NodeReadiness, Suspension};
-use super::io::Ticket;
 use super::limits;
 use super::model::Moment;
 use kubelet_config::readmission::Supplies;
@@ -29,39 +29,12 @@ pub(super) struct Health {
     /// Pods that admission turned away.
     lost_pods: Vec<String>,
     /// When each question is asked next, while the kubelet is observed: the one before is given up then.
-    due: BTreeMap<Question, Moment>,
-    /// Questions without an answer: one of each kind, the latest.
-    asked: BTreeMap<Question, Ticket>,
+    due: BTreeMap<Observation, Moment>,
     /// The runtime's socket that is asked.
     asked_runtime: Option<String>,
 }
 
-/// What is asked of the kubelet, and of the node around it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Question {
-    Healthz,
-    Environment,
-    Lease,
-    Pods,
-    /// Asked for a change alone.
-    Streams,
-}
-
-impl Question {
-    /// What is asked while the kubelet is observed.
-    const ALL: [Self; 4] = [Self::Healthz, Self::Environment, Self::Lease, Self::Pods];
-}
-
 impl Health {
-    /// True if this answers the latest question of its kind, which has its answer then.
-    fn take_answer(&mut self, question: Question, ticket: Ticket) -> bool {
-        let asked = self.asked.get(&question) == Some(&ticket);
-        if asked {
-            self.asked.remove(&question);
-        }
-        asked
-    }
-
     pub(super) fn is_node_ready(&self) -> bool {
         self.node.as_ref().is_some_and(|node| node.ready)
     }

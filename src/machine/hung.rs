@@ -20,7 +20,6 @@ use std::time::Duration;
 use super::evidence::{Environment, Signal, Suspension};
 use super::limits;
 use super::model::Moment;
-use super::question::Asked;
 use kubelet_config::duration;
 
 mod step;
@@ -44,12 +43,8 @@ pub(super) struct Hung {
     not_restarted: Option<NoRestart>,
     /// Restarts, each within an hour of life of the one before.
     restarts: u32,
-    /// Healthz was asked.
-    asked: Option<Asked>,
-    /// The observation of the node that is waited for; the store is asked next.
-    observing: Option<Asked>,
-    /// The store's answer that is waited for; then the kubelet is restarted, or not.
-    loading: Option<Asked>,
+    /// The observation of the node is waited for until then; the store is asked next, and then the kubelet is restarted, or not.
+    observing: Option<Moment>,
 }
 
 /// Why a kubelet that gives no sign of life is not restarted.
@@ -142,7 +137,7 @@ impl Hung {
         }
         if alive {
             (self.was_alive, self.unresponsive_since, self.not_restarted) = (true, None, None);
-            (self.observing, self.loading) = (None, None);
+            self.observing = None;
             return now.since(*self.alive_since.get_or_insert(now)) >= limits::HUNG_BACKOFF_RESET;
         }
         self.alive_since = None;
@@ -158,8 +153,7 @@ impl Hung {
     }
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.next_observation);
-        due.extend([self.asked, self.observing, self.loading].into_iter().flatten().map(|asked| asked.until));
+        due.extend(self.next_observation.into_iter().chain(self.observing));
     }
 }
 

@@ -1,8 +1,8 @@
 //! What goes into the machine and what comes out of it.
 //!
-//! A question of the outside carries a ticket, which its answer brings back; an answer with another ticket decides
-//! nothing, but that content could be read, and which binary is there, counts all the same. Each component gives its
-//! questions a deadline.
+//! A question of the outside carries a ticket, which its answer brings back. An answer that nobody waits for decides nothing;
+//! but that content could be read, and which binary is there, counts all the same. All open questions are in
+//! [`asks`](super::asks).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -121,6 +121,28 @@ pub enum Input {
     Retire,
     /// A deadline may have passed.
     Tick,
+}
+
+impl Input {
+    /// Of the question that it answers, if it is an answer.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        match self {
+            Self::RecordsRead(ticket, ..)
+            | Self::Saved(ticket, _)
+            | Self::Loaded(ticket, ..)
+            | Self::PreflightDone(ticket, _)
+            | Self::Recorded(ticket, _)
+            | Self::Verified(ticket, _)
+            | Self::StateFilesSwapped(ticket, _)
+            | Self::Probed(ticket, _)
+            | Self::LeaseObserved(ticket, _)
+            | Self::PodsObserved(ticket, _)
+            | Self::ConfigMapFetched(ticket, _)
+            | Self::EnvironmentObserved(ticket, _)
+            | Self::StreamsObserved(ticket, _) => Some(*ticket),
+            _ => None,
+        }
+    }
 }
 
 /// Why a ConfigMap cannot be had.

@@ -9,7 +9,6 @@ use super::io::Ticket;
 use super::ladder::{Unusable, UnusableVersions, is_same};
 use super::limits;
 use super::model::{KubeletId, Moment, Rendered};
-use super::question::Asked;
 use super::records::{Records, Version};
 
 mod start;
@@ -40,7 +39,7 @@ enum Learning {
     #[default]
     Open,
     /// With what was asked for: none is the local configuration.
-    Asked(Asked, Option<Version>),
+    Asked(Option<Version>),
     /// Known, or not to be known.
     Done,
 }
@@ -55,11 +54,11 @@ struct Next {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
-    Loading(Asked),
-    Preflight(Asked, Box<Rendered>),
+    Loading,
+    Preflight(Box<Rendered>),
     /// `None`: the local file cannot be read; the kubelet judges it by itself.
     Ready(Option<Box<Rendered>>),
-    Swapping(Asked, Option<Box<Rendered>>),
+    Swapping(Option<Box<Rendered>>),
 }
 
 impl Launch {
@@ -151,15 +150,6 @@ impl Launch {
     }
 
     pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {
-        if let Learning::Asked(asked, _) = &self.learning {
-            due.push(asked.until);
-        }
-        match self.next.as_ref().map(|next| &next.stage) {
-            Some(Stage::Loading(asked) | Stage::Preflight(asked, _) | Stage::Swapping(asked, _)) => {
-                due.push(asked.until);
-            }
-            Some(Stage::Ready(_)) | None => {}
-        }
         due.extend(self.unusable.deadlines().filter(|at| *at > now));
     }
 }

@@ -2,7 +2,6 @@
 //! started with. With `--follow-local` they are taken up, like any change; else it is told.
 
 use super::model::{LocalFilesDifference, Moment};
-use super::question::Asked;
 use super::records::Version;
 use kubelet_config::policy::Admission;
 
@@ -15,7 +14,6 @@ pub(super) struct LocalFiles {
     touched: Option<Moment>,
     /// They are compared then.
     due: Option<Moment>,
-    asked: Option<Asked>,
     /// Active at the latest comparison; another version is compared anew.
     compared_version: Option<Version>,
     /// It is told once.
@@ -31,6 +29,5 @@ impl LocalFiles {
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
         due.extend(self.due);
-        due.extend(self.asked.map(|asked| asked.until));
     }
 }

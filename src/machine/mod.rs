@@ -5,7 +5,7 @@
 //! - What runs is computed: [`ladder`] is pure, and `reconcile` compares it with what runs.
 //! - One phase, in the durable record, with evidence that lives as long as the version ([`records`]).
 //! - One record, replaced atomically: propose, write, apply, then answer ([`record_writer`]).
-//! - Each question has a ticket and a deadline.
+//! - All open questions are one table: who asks, the ticket, the deadline ([`asks`]).
 //!
 //! A component (`process`, `launch`, `change`, …) is a file with private fields; what the state does with it is in the files
 //! below it, which alone can change them. But for the evidence ([`Run`] and the record's attempt): it is written where health
@@ -21,6 +21,7 @@ pub mod model;
 pub mod records;
 pub mod status;
 
+mod asks;
 mod boot;
 mod change;
 mod collect;
@@ -37,7 +38,6 @@ mod preflight;
 mod process;
 mod proposal;
 mod publication;
-mod question;
 mod record_writer;
 mod run;
 mod running;

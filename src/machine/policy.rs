@@ -1,7 +1,6 @@
 //! The node's policy: one place where a candidate is admitted, and what is known of the policy beside what runs.
 
 use super::model::Moment;
-use super::question::Asked;
 use kubelet_config::policy::PolicyState;
 
 mod step;
@@ -15,12 +14,10 @@ pub(super) struct Policy {
     forbids: Option<String>,
     /// It is asked about what runs then.
     due: Option<Moment>,
-    asked: Option<Asked>,
 }
 
 impl Policy {
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
         due.extend(self.due);
-        due.extend(self.asked.map(|asked| asked.until));
     }
 }

@@ -2,9 +2,7 @@
 //! way of a change up to where that would be decided, and changes nothing: neither the record, nor checkpoints, nor what is
 //! known of versions, nor the kubelet.
 
-use super::io::Ticket;
 use super::model::{Moment, Rendered};
-use super::question::Asked;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightStatus};
 use kubelet_config::readmission::Supplies;
@@ -34,8 +32,6 @@ pub(super) struct OnRequest {
 /// A request on its way to an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Inquiry {
-    /// The question under way.
-    asked: Asked,
     stage: Stage,
     source: Source,
 }
@@ -72,12 +68,7 @@ impl OnRequest {
         self.leaves_content = false;
     }
 
-    fn awaits(&self, ticket: Ticket) -> bool {
-        self.inquiry.as_ref().is_some_and(|inquiry| inquiry.asked.ticket == ticket)
-    }
-
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.inquiry.as_ref().map(|inquiry| inquiry.asked.until));
         due.extend(self.not_before);
     }
 }

@@ -4,11 +4,11 @@
 //! count of its tries, what is left of a wait for a confirmation and that a version was not to blame count at once, and are
 //! written as soon as the disk takes them.
 
-use super::io::{Effect, StoreRequest, Ticket, log};
+use super::asks::{Asker, Asks, no_answer};
+use super::io::{Effect, StoreRequest, log};
 use super::limits;
 use super::model::{Moment, later};
 use super::proposal::Proposal;
-use super::question::{Asked, no_answer};
 use super::records::{Attempt, Records};
 use super::{Counter, Level};
 use kubelet_config::duration;
@@ -16,7 +16,6 @@ use kubelet_config::duration;
 /// A write under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Write {
-    asked: Asked,
     records: Records,
     /// What is decided by it, and what counts then: these records with what was learned meanwhile. `None`: what counts
     /// already is written down.
@@ -133,12 +132,12 @@ impl RecordWriter {
         &mut self,
         records: Records,
         proposal: Proposal,
-        ticket: Ticket,
+        asks: &mut Asks,
         now: Moment,
         fx: &mut Vec<Effect>,
     ) {
         let proposed = Some((proposal, records.clone()));
-        self.submit(records, proposed, ticket, now, fx);
+        self.submit(records, proposed, asks, now, fx);
     }
 
     /// A decision: these records count from now on, and are written as soon as that is possible.
@@ -152,51 +151,50 @@ impl RecordWriter {
         &mut self,
         records: Records,
         proposed: Option<(Proposal, Records)>,
-        ticket: Ticket,
+        asks: &mut Asks,
         now: Moment,
         fx: &mut Vec<Effect>,
     ) {
+        let ticket = asks.ask(Asker::Writer, Some(later(now, limits::STORE_DEADLINE)));
         fx.push(Effect::Store(StoreRequest::Record(ticket, Box::new(records.clone()))));
-        let asked = Asked { ticket, until: later(now, limits::STORE_DEADLINE) };
-        self.write = Some(Write { asked, records, proposed, holds_start_until: later(now, limits::LOAD_DEADLINE) });
+        self.write = Some(Write { records, proposed, holds_start_until: later(now, limits::LOAD_DEADLINE) });
         self.overtaken = false;
     }
 
     /// Writes what is due. Gives a proposal whose write had no answer in time.
-    pub(super) fn tick(&mut self, ticket: Ticket, now: Moment, fx: &mut Vec<Effect>) -> Option<Outcome> {
-        if let Some(write) = self.write.take_if(|write| write.asked.is_given_up(now)) {
-            return self.failed(write, &no_answer(limits::STORE_DEADLINE), now, fx);
+    pub(super) fn tick(&mut self, asks: &mut Asks, now: Moment, fx: &mut Vec<Effect>) -> Option<Outcome> {
+        if asks.give_up(Asker::Writer, now).is_some() {
+            return self.recorded(Err(no_answer(limits::STORE_DEADLINE)), now, fx);
         }
-        self.write(ticket, now, fx);
+        self.write(asks, now, fx);
         None
     }
 
     /// Writes what counts and is not durable, if nothing is in the way of that.
-    pub(super) fn write(&mut self, ticket: Ticket, now: Moment, fx: &mut Vec<Effect>) {
+    pub(super) fn write(&mut self, asks: &mut Asks, now: Moment, fx: &mut Vec<Effect>) {
         let due = self.failing.as_ref().is_none_or(|failing| now >= failing.retry_at);
         if self.dirty && self.write.is_none() && self.read_only.is_none() && due {
             // What fails or is given up is due once more.
             self.dirty = false;
-            self.submit(self.current.clone(), None, ticket, now, fx);
+            self.submit(self.current.clone(), None, asks, now, fx);
         }
     }
 
     /// The supervisor ends: what counts is written, whatever is under way before it.
-    pub(super) fn flush(&mut self, ticket: Ticket, now: Moment, fx: &mut Vec<Effect>) {
+    pub(super) fn flush(&mut self, asks: &mut Asks, now: Moment, fx: &mut Vec<Effect>) {
         if std::mem::take(&mut self.dirty) && self.read_only.is_none() {
-            self.submit(self.current.clone(), None, ticket, now, fx);
+            self.submit(self.current.clone(), None, asks, now, fx);
         }
     }
 
-    /// The answer to a write; `None` if nobody waits for it, or nothing was proposed.
+    /// The answer to the write; `None` if nothing was proposed.
     pub(super) fn recorded(
         &mut self,
-        ticket: Ticket,
         result: Result<(), String>,
         now: Moment,
         fx: &mut Vec<Effect>,
     ) -> Option<Outcome> {
-        let write = self.write.take_if(|write| write.asked.ticket == ticket)?;
+        let write = self.write.take()?;
         if let Err(why) = result {
             return self.failed(write, &why, now, fx);
         }
@@ -224,7 +222,7 @@ impl RecordWriter {
     }
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.write.iter().flat_map(|write| [write.asked.until, write.holds_start_until]));
+        due.extend(self.write.as_ref().map(|write| write.holds_start_until));
         if self.write.is_none() {
             due.extend(self.failing.as_ref().map(|failing| failing.retry_at));
         }

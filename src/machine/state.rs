@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::asks::{Asker, Asks};
 use super::boot::Reading;
 use super::change::{Change, ChangeTimes};
 use super::drift::Drift;
@@ -16,7 +17,6 @@ use super::policy::Policy;
 use super::preflight::OnRequest;
 use super::process::Process;
 use super::proposal::{Commands, Proposal};
-use super::question::Asked;
 use super::record_writer::RecordWriter;
 use super::records::{Phase, Records, RunningConfig, Version};
 use super::standby::Standby;
@@ -65,7 +65,8 @@ pub struct State {
     pub(super) self_tested: Option<KubeletId>,
     /// A record was unreadable at boot: no checkpoint is removed, as what it names is unknown.
     pub(super) keep_all: bool,
-    pub(super) ticket: Ticket,
+    /// Questions without an answer.
+    pub(super) asks: Asks,
     pub(super) now: Moment,
     /// What the journal was last told that stands in `status.config.error`, with the reason.
     pub(super) logged_error: Option<(&'static str, String)>,
@@ -96,91 +97,95 @@ impl State {
     pub fn step(&mut self, input: Input, now: Moment) -> Vec<Effect> {
         let mut fx = Vec::new();
         self.advance(now);
-        match input {
-            Input::Boot(beginning) => self.boot(beginning, &mut fx),
-            Input::RecordsRead(ticket, stored, id) => self.records_read(ticket, *stored, id, &mut fx),
-            Input::NodeName(name) => self.node_named(name),
-            Input::PolicyChanged => self.policy_changed(),
-            Input::ClockSet => self.clock_set(),
-            Input::AssignedByLabels(by_labels) => self.assigned_by_labels(by_labels),
-            Input::Node(assignment) => self.node_assignment(assignment, &mut fx),
-            Input::ConfigMap(payload) => self.config_map_seen(payload),
-            Input::ConfigMapFailed { why, definite } => self.config_map_failed(why, definite),
-            Input::Saved(ticket, result) => self.checkpoint_saved(ticket, result, &mut fx),
-            Input::Loaded(ticket, id, result) => {
-                self.process.note_kubelet(id);
-                if result.is_ok() {
-                    self.launch.loaded_late(ticket, now);
-                }
-                let known = self.policy_judged(ticket, &result, &mut fx)
-                    || self.learned(ticket, &result)
-                    || self.hung_loaded(ticket, &result, &mut fx)
-                    || self.local_files_read(ticket, &result, &mut fx)
-                    || self.unassigned_loaded(ticket, &result, &mut fx);
-                if !known && !self.next_loaded(ticket, result.clone(), &mut fx) {
-                    self.change_loaded(ticket, result, &mut fx);
-                }
+        if let Input::Loaded(ticket, id, result) = &input {
+            self.process.note_kubelet(id.clone());
+            if result.is_ok() {
+                self.launch.loaded_late(*ticket, now); // maybe nobody waits for it any more
             }
-            Input::PreflightDone(ticket, verdict) => {
-                if !self.next_verdict(ticket, &verdict, &mut fx) && !self.unassigned_judged(ticket, &verdict, &mut fx) {
-                    self.change_verdict(ticket, verdict, &mut fx);
-                }
-            }
-            Input::Recorded(ticket, result) => {
-                if let Some((proposal, result)) = self.writer.recorded(ticket, result, now, &mut fx) {
-                    self.recorded(proposal, result, &mut fx);
-                }
-            }
-            Input::StoreTouched => self.store_touched(),
-            Input::LocalFilesTouched => self.local_files_touched(),
-            Input::Verified(ticket, found) => self.verified(ticket, found, &mut fx),
-            Input::StateFilesSwapped(ticket, result) => self.state_files_swapped(ticket, result, &mut fx),
-            Input::Started(result) => self.started(result, &mut fx),
-            Input::Ready => self.ready(&mut fx),
-            Input::Exited(exit) => self.exited(exit, &mut fx),
-            Input::Probed(ticket, ok) => {
-                if !self.hung_probed(ticket, ok, &mut fx) {
-                    self.probed(ticket, ok, &mut fx);
-                }
-            }
-            Input::Watchdog => self.watchdog_pinged(),
-            Input::NodeObserved(readiness) => self.node_observed(readiness),
-            Input::NodeAnnotations { retry, confirm } => self.node_annotations(retry, confirm),
-            Input::LeaseObserved(ticket, lease) => self.lease_observed(ticket, &lease),
-            Input::PodsObserved(ticket, inventory) => {
-                if !self.unassigned_pods(ticket, inventory.as_ref(), &mut fx) {
-                    self.pods_observed(ticket, inventory);
-                }
-            }
-            Input::EnvironmentObserved(ticket, environment) => {
-                if !self.unassigned_environment(ticket, &environment, &mut fx) {
-                    self.environment_observed(ticket, environment, &mut fx);
-                }
-            }
-            Input::StreamsObserved(ticket, streams) => self.streams_observed(ticket, streams),
-            Input::ConfigMapFetched(ticket, result) => self.config_map_fetched(ticket, result, &mut fx),
-            Input::PreflightRequested { request, answer } => self.preflight_requested(request, answer.as_deref()),
-            Input::LogTail(lines) => self.log_tail_read(&lines),
-            Input::KubeletVersion(version) => self.kubelet_version = Some(version),
-            Input::Operator(number, command) => self.commands.push_back((number, command)),
-            Input::Appended(entry, result) => {
-                if let Err(why) = result {
-                    log(&mut fx, Level::Warn, format!("the history cannot be written: {why}"));
-                }
-                if !entry.local {
-                    fx.push(Effect::Send(entry));
-                }
-            }
-            Input::Reported(number) => fx.push(Effect::Store(StoreRequest::Reported(number))),
-            Input::Shutdown => self.shutdown(&mut fx),
-            Input::Retire => self.retire(&mut fx),
-            Input::Tick => {}
+        }
+        match input.ticket().map(|ticket| self.asks.answered(ticket)) {
+            None => self.note(input, &mut fx),
+            Some(Some(asker)) => self.answer(asker, input, &mut fx),
+            Some(None) => {} // nobody waits for it
         }
         self.count_trial(&mut fx); // as the input left it: it may be over within this step
         self.reconcile(&mut fx);
         self.count_trial(&mut fx);
         self.log_error(&mut fx);
         fx
+    }
+
+    /// What happened without our asking.
+    fn note(&mut self, input: Input, fx: &mut Vec<Effect>) {
+        match input {
+            Input::Boot(beginning) => self.boot(beginning, fx),
+            Input::NodeName(name) => self.node_named(name),
+            Input::PolicyChanged => self.policy_changed(),
+            Input::ClockSet => self.clock_set(),
+            Input::AssignedByLabels(by_labels) => self.assigned_by_labels(by_labels),
+            Input::Node(assignment) => self.node_assignment(assignment, fx),
+            Input::ConfigMap(payload) => self.config_map_seen(payload),
+            Input::ConfigMapFailed { why, definite } => self.config_map_failed(why, definite),
+            Input::StoreTouched => self.store_touched(),
+            Input::LocalFilesTouched => self.local_files_touched(),
+            Input::Started(result) => self.started(result, fx),
+            Input::Ready => self.ready(fx),
+            Input::Exited(exit) => self.exited(exit, fx),
+            Input::Watchdog => self.watchdog_pinged(),
+            Input::NodeObserved(readiness) => self.node_observed(readiness),
+            Input::NodeAnnotations { retry, confirm } => self.node_annotations(retry, confirm),
+            Input::PreflightRequested { request, answer } => self.preflight_requested(request, answer.as_deref()),
+            Input::LogTail(lines) => self.log_tail_read(&lines),
+            Input::KubeletVersion(version) => self.kubelet_version = Some(version),
+            Input::Operator(number, command) => self.commands.push_back((number, command)),
+            Input::Appended(entry, result) => {
+                if let Err(why) = result {
+                    log(fx, Level::Warn, format!("the history cannot be written: {why}"));
+                }
+                if !entry.local {
+                    fx.push(Effect::Send(entry));
+                }
+            }
+            Input::Reported(number) => fx.push(Effect::Store(StoreRequest::Reported(number))),
+            Input::Shutdown => self.shutdown(fx),
+            Input::Retire => self.retire(fx),
+            _ => {} // time passed
+        }
+    }
+
+    /// An answer, to the one who asked.
+    fn answer(&mut self, asker: Asker, answer: Input, fx: &mut Vec<Effect>) {
+        match (asker, answer) {
+            (Asker::Records, Input::RecordsRead(_, stored, id)) => self.records_read(*stored, id, fx),
+            (Asker::Writer, Input::Recorded(_, result)) => {
+                if let Some((proposal, result)) = self.writer.recorded(result, self.now, fx) {
+                    self.recorded(proposal, result, fx);
+                }
+            }
+            (Asker::Drift, Input::Verified(_, found)) => self.verified(found, fx),
+            (Asker::Policy, Input::Loaded(_, _, result)) => self.policy_judged(result, fx),
+            (Asker::LocalFiles, Input::Loaded(_, _, result)) => self.local_files_read(result, fx),
+            (Asker::Learning, Input::Loaded(_, _, result)) => self.learned(result),
+            (Asker::Start, Input::Loaded(_, _, result)) => self.next_loaded(result, fx),
+            (Asker::Start, Input::PreflightDone(_, verdict)) => self.next_verdict(verdict, fx),
+            (Asker::Start, Input::StateFilesSwapped(_, result)) => self.state_files_swapped(result, fx),
+            (Asker::Change, Input::Saved(_, result)) => self.checkpoint_saved(result, fx),
+            (Asker::Change, Input::Loaded(_, _, result)) => self.change_loaded(result, fx),
+            (Asker::Change, Input::PreflightDone(_, verdict)) => self.change_verdict(verdict, fx),
+            (Asker::Request, Input::ConfigMapFetched(_, result)) => self.config_map_fetched(result, fx),
+            (Asker::Request, Input::Loaded(_, _, result)) => self.unassigned_loaded(result, fx),
+            (Asker::Request, Input::PreflightDone(_, verdict)) => self.unassigned_judged(verdict, fx),
+            (Asker::Request, Input::EnvironmentObserved(_, found)) => self.unassigned_environment(found, fx),
+            (Asker::RequestPods, Input::PodsObserved(_, found)) => self.unassigned_pods(found, fx),
+            (Asker::Hung, Input::Loaded(_, _, result)) => self.hung_loaded(&result, fx),
+            (Asker::Liveness, Input::Probed(_, is_ok)) => self.healthz_observed(is_ok, fx),
+            (Asker::Observed(_), Input::Probed(_, is_ok)) => self.probed(is_ok, fx),
+            (Asker::Observed(_), Input::LeaseObserved(_, lease)) => self.lease_observed(&lease),
+            (Asker::Observed(_), Input::PodsObserved(_, found)) => self.pods_observed(found),
+            (Asker::Observed(_), Input::EnvironmentObserved(_, found)) => self.environment_observed(found, fx),
+            (Asker::Observed(_), Input::StreamsObserved(_, streams)) => self.streams_observed(streams),
+            _ => {} // not what was asked for
+        }
     }
 
     /// A clock that stands still or runs back must not undo what was decided.
@@ -224,6 +229,7 @@ impl State {
         let mut due = Vec::new();
         due.extend(self.reading.deadline());
         due.extend(self.status_due_at());
+        self.asks.deadlines(&mut due);
         self.writer.deadlines(&mut due);
         self.sync.deadlines(self.now, &mut due);
         if let Some(change) = &self.change {
@@ -248,16 +254,14 @@ impl State {
         if *self.process.kubelet() == Kubelet::NotBegun {
             return; // what is on record is not known yet
         }
-        let ticket = self.next_ticket();
-        if let Some((proposal, result)) = self.writer.tick(ticket, self.now, fx) {
+        if let Some((proposal, result)) = self.writer.tick(&mut self.asks, self.now, fx) {
             self.recorded(proposal, result, fx);
         }
     }
 
     /// Has these records written; what follows is done by [`Self::recorded`].
     pub(super) fn propose(&mut self, records: Records, proposal: Proposal, fx: &mut Vec<Effect>) {
-        let ticket = self.next_ticket();
-        self.writer.propose(records, proposal, ticket, self.now, fx);
+        self.writer.propose(records, proposal, &mut self.asks, self.now, fx);
     }
 
     /// A proposal is durable, or could not be recorded.
@@ -273,14 +277,14 @@ impl State {
         }
     }
 
-    pub(super) fn next_ticket(&mut self) -> Ticket {
-        self.ticket += 1;
-        self.ticket
+    /// The ticket of a question that is asked now.
+    pub(super) fn ask(&mut self, asker: Asker, patience: Duration) -> Ticket {
+        self.asks.ask(asker, Some(later(self.now, patience)))
     }
 
-    /// A question that is asked now.
-    pub(super) fn ask(&mut self, patience: Duration) -> Asked {
-        Asked { ticket: self.next_ticket(), until: later(self.now, patience) }
+    /// True if a question was given up just now.
+    pub(super) fn gives_up(&mut self, asker: Asker) -> bool {
+        self.asks.give_up(asker, self.now).is_some()
     }
 
     /// Finds out whether this kubelet binary can be a judge, while there is time.

@@ -2,7 +2,6 @@
 
 use super::evidence::Failure;
 use super::model::Moment;
-use super::question::Asked;
 use super::records::Version;
 
 mod bad_versions;
@@ -37,6 +36,6 @@ struct PendingFailure {
     failure: Failure,
     /// The observation, for people.
     detail: String,
-    /// The observation of the node that was asked for then.
-    asked: Asked,
+    /// The observation of the node that was asked for then is waited for until this.
+    until: Moment,
 }

@@ -1,10 +1,10 @@
 //! What is done with the records once they are read.
 
 use super::Reading;
+use crate::machine::asks::{Asker, no_answer};
 use crate::machine::evidence::Failure;
-use crate::machine::io::{Effect, StoreRequest, Ticket, log};
+use crate::machine::io::{Effect, StoreRequest, log};
 use crate::machine::model::{Beginning, KubeletId, later};
-use crate::machine::question::no_answer;
 use crate::machine::record_writer::RecordWriter;
 use crate::machine::records::{ConfirmationWait, Phase, RecordFile, Records, Stored};
 use crate::machine::{Kubelet, Level, State, events, limits};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 impl State {
     pub(in crate::machine) fn boot(&mut self, beginning: Beginning, fx: &mut Vec<Effect>) {
-        if *self.process.kubelet() == Kubelet::NotBegun && self.reading.ticket.is_none() {
+        if *self.process.kubelet() == Kubelet::NotBegun && !self.asks.is_open(Asker::Records) {
             self.worker = 1;
             if let Beginning::Worker { running, why, generation } = beginning {
                 (self.worker, self.reading.is_worker) = (generation, true);
@@ -25,9 +25,7 @@ impl State {
     }
 
     fn read_records(&mut self, fx: &mut Vec<Effect>) {
-        // An answer to the question before is one to this.
-        let ticket = self.reading.ticket.unwrap_or_else(|| self.next_ticket());
-        self.reading.ticket = Some(ticket);
+        let ticket = self.asks.ticket(Asker::Records).unwrap_or_else(|| self.asks.ask(Asker::Records, None));
         let patience = match self.process.kubelet() {
             Kubelet::NotBegun if self.reading.at.is_none() => limits::LOAD_DEADLINE,
             _ => limits::STORE_DEADLINE,
@@ -56,16 +54,7 @@ impl State {
         }
     }
 
-    pub(in crate::machine) fn records_read(
-        &mut self,
-        ticket: Ticket,
-        stored: Stored,
-        id: KubeletId,
-        fx: &mut Vec<Effect>,
-    ) {
-        if self.reading.ticket != Some(ticket) {
-            return;
-        }
+    pub(in crate::machine) fn records_read(&mut self, stored: Stored, id: KubeletId, fx: &mut Vec<Effect>) {
         self.process.note_kubelet(id);
         let first = *self.process.kubelet() == Kubelet::NotBegun;
         if let RecordFile::Garbage(why) = &stored.state {

@@ -1,11 +1,11 @@
 //! The change goes on, stage by stage.
 
 use super::{Change, Inquiry, Stage};
+use crate::machine::asks::{Asker, no_answer};
 use crate::machine::evidence::Signal;
-use crate::machine::io::{Effect, StoreRequest, Ticket, log};
+use crate::machine::io::{Effect, StoreRequest, log};
 use crate::machine::model::{ConfigError, LoadTarget, Moment, RenderError, Rendered, Verdict, later};
 use crate::machine::proposal::Proposal;
-use crate::machine::question::no_answer;
 use crate::machine::records::{Phase, Records, Version};
 use crate::machine::sync::Resolution;
 use crate::machine::{Counter, Level, State, limits};
@@ -85,18 +85,16 @@ impl State {
     }
 
     fn time_out_change(&mut self, fx: &mut Vec<Effect>) {
-        let Some(change) = &self.change else { return };
-        match change.stage.clone() {
+        if !self.gives_up(Asker::Change) {
+            return;
+        }
+        match &self.change {
             // As one that fails: what runs next is the launch's trouble.
-            Stage::Loading(asked) if asked.is_given_up(self.now) && change.source.is_none() => self.record_reset(fx),
-            Stage::Saving(asked) | Stage::Loading(asked) if asked.is_given_up(self.now) => {
+            Some(Change { stage: Stage::Loading, source: None, .. }) => self.record_reset(fx),
+            Some(Change { stage: Stage::Saving | Stage::Loading, .. }) => {
                 self.give_up_change(format!("the store: {}", no_answer(limits::STORE_DEADLINE)));
             }
-            Stage::Preflight(asked, _) if asked.is_given_up(self.now) => {
-                let verdict = Verdict::Inconclusive(no_answer(limits::PREFLIGHT_DEADLINE));
-                self.change_verdict(asked.ticket, verdict, fx);
-            }
-            _ => {}
+            _ => self.change_verdict(Verdict::Inconclusive(no_answer(limits::PREFLIGHT_DEADLINE)), fx),
         }
     }
 
@@ -129,9 +127,9 @@ impl State {
         if self.active().is_none() {
             return self.record_reset(fx);
         }
-        let asked = self.ask(limits::STORE_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, LoadTarget::Local)));
-        self.change = Some(Change::new(None, Stage::Loading(asked), None, self.now));
+        let ticket = self.ask(Asker::Change, limits::STORE_DEADLINE);
+        fx.push(Effect::Store(StoreRequest::Load(ticket, LoadTarget::Local)));
+        self.change = Some(Change::new(None, Stage::Loading, None, self.now));
     }
 
     /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble, once no pressure is in the way.
@@ -168,9 +166,9 @@ impl State {
         self.pending.applying_since.get_or_insert(self.now);
         let stage = match payload {
             Some(payload) => {
-                let asked = self.ask(limits::STORE_DEADLINE);
-                fx.push(Effect::Store(StoreRequest::Save(asked.ticket, source.clone(), payload)));
-                Stage::Saving(asked)
+                let ticket = self.ask(Asker::Change, limits::STORE_DEADLINE);
+                fx.push(Effect::Store(StoreRequest::Save(ticket, source.clone(), payload)));
+                Stage::Saving
             }
             None => self.load_change(&source, fx),
         };
@@ -179,9 +177,9 @@ impl State {
     }
 
     fn load_change(&mut self, source: &Source, fx: &mut Vec<Effect>) -> Stage {
-        let asked = self.ask(limits::STORE_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, LoadTarget::Source(source.clone()))));
-        Stage::Loading(asked)
+        let ticket = self.ask(Asker::Change, limits::STORE_DEADLINE);
+        fx.push(Effect::Store(StoreRequest::Load(ticket, LoadTarget::Source(source.clone()))));
+        Stage::Loading
     }
 
     /// Has a decision about the change recorded. One write is under way at a time: while there is another, the change is
@@ -205,10 +203,10 @@ impl State {
 
     /// Has the kubelet judge a candidate.
     pub(super) fn preflight_change(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
-        let asked = self.ask(limits::PREFLIGHT_DEADLINE);
+        let ticket = self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE);
         let afterwards = self.afterwards(&rendered);
-        fx.push(Effect::Preflight(asked.ticket, rendered.clone(), afterwards));
-        self.set_change_stage(Stage::Preflight(asked, Box::new(rendered)));
+        fx.push(Effect::Preflight(ticket, rendered.clone(), afterwards));
+        self.set_change_stage(Stage::Preflight(Box::new(rendered)));
     }
 
     fn set_change_stage(&mut self, stage: Stage) {
@@ -217,18 +215,8 @@ impl State {
         }
     }
 
-    pub(in crate::machine) fn checkpoint_saved(
-        &mut self,
-        ticket: Ticket,
-        result: Result<(), String>,
-        fx: &mut Vec<Effect>,
-    ) {
-        let Some(Change { source: Some(source), stage: Stage::Saving(asked), .. }) = self.change.clone() else {
-            return;
-        };
-        if asked.ticket != ticket {
-            return;
-        }
+    pub(in crate::machine) fn checkpoint_saved(&mut self, result: Result<(), String>, fx: &mut Vec<Effect>) {
+        let Some(Change { source: Some(source), stage: Stage::Saving, .. }) = self.change.clone() else { return };
         match result {
             Ok(()) => {
                 self.checkpointed(&source);
@@ -242,16 +230,8 @@ impl State {
         }
     }
 
-    pub(in crate::machine) fn change_loaded(
-        &mut self,
-        ticket: Ticket,
-        result: Result<Rendered, RenderError>,
-        fx: &mut Vec<Effect>,
-    ) {
-        let Some(Change { source, stage: Stage::Loading(asked), .. }) = self.change.clone() else { return };
-        if asked.ticket != ticket {
-            return;
-        }
+    pub(in crate::machine) fn change_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+        let Some(Change { source, stage: Stage::Loading, .. }) = self.change.clone() else { return };
         let Some(source) = source else { return self.reset_loaded(result, fx) };
         match result {
             Ok(rendered) => self.compare(source, rendered, fx),
@@ -266,14 +246,10 @@ impl State {
     }
 
     /// The verdict on a candidate.
-    pub(in crate::machine) fn change_verdict(&mut self, ticket: Ticket, verdict: Verdict, fx: &mut Vec<Effect>) {
-        let Some(Change { source: Some(source), stage: Stage::Preflight(asked, rendered), .. }) = self.change.clone()
-        else {
+    pub(in crate::machine) fn change_verdict(&mut self, verdict: Verdict, fx: &mut Vec<Effect>) {
+        let Some(Change { source: Some(source), stage: Stage::Preflight(rendered), .. }) = self.change.clone() else {
             return;
         };
-        if asked.ticket != ticket {
-            return; // of a candidate that has been overtaken
-        }
         fx.push(Effect::Count(Counter::Preflight(verdict.result())));
         let version = Version { source, digest: Some(rendered.digest.clone()) };
         match verdict {
@@ -400,8 +376,8 @@ impl State {
     pub(in crate::machine) fn is_change_soon(&self, digest: &Digest) -> bool {
         let Some(change) = &self.change else { return false };
         match &change.stage {
-            Stage::Saving(_) | Stage::Loading(_) => false,
-            Stage::Preflight(_, rendered) | Stage::Spread(rendered) => {
+            Stage::Saving | Stage::Loading => false,
+            Stage::Preflight(rendered) | Stage::Spread(rendered) => {
                 rendered.digest == *digest && self.pending_start().is_none()
             }
             Stage::GoodMoment(rendered, inquiry) => rendered.digest == *digest && !inquiry.is_holding(),

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::machine::io::{Effect, StoreRequest, Ticket};
+use crate::machine::asks::Asker;
+use crate::machine::io::{Effect, StoreRequest};
 use crate::machine::model::{Verification, later};
 use crate::machine::records::{Records, Version};
 use crate::machine::{State, events, limits};
@@ -20,6 +21,11 @@ impl State {
         running.is_some() && self.drift.told.values().any(|content| content.as_ref() == running)
     }
 
+    /// True if the store is verified now, or about to be: what is damaged is to be found by that.
+    pub(in crate::machine) fn is_verified_soon(&self) -> bool {
+        self.asks.is_open(Asker::Drift) || self.drift.is_due(self.now)
+    }
+
     /// Somebody writes in the store: it is verified once that is over.
     pub(in crate::machine) fn store_touched(&mut self) {
         let due = later(self.now, limits::VERIFY_DELAY);
@@ -28,11 +34,10 @@ impl State {
 
     /// Has the store verified, while a kubelet runs and the record is at rest.
     pub(in crate::machine) fn tick_drift(&mut self, fx: &mut Vec<Effect>) {
-        if self.drift.asked.is_some_and(|asked| asked.is_given_up(self.now)) {
-            self.drift.asked = None;
+        if self.gives_up(Asker::Drift) {
             self.drift.due = Some(later(self.now, limits::VERIFY_RETRY));
         }
-        let due = self.drift.asked.is_none() && self.drift.due.is_some_and(|due| self.now >= due);
+        let due = !self.asks.is_open(Asker::Drift) && self.drift.due.is_some_and(|due| self.now >= due);
         let at_rest = self.process.run().is_some()
             && self.writer.is_idle()
             && !self.writer.is_dirty()
@@ -41,17 +46,13 @@ impl State {
             return;
         }
         let versions: BTreeSet<Version> = self.writer.all().flat_map(Records::versions).cloned().collect();
-        let asked = self.ask(limits::STORE_DEADLINE);
-        (self.drift.due, self.drift.asked) = (None, Some(asked));
-        fx.push(Effect::Store(StoreRequest::Verify(asked.ticket, versions)));
+        self.drift.due = None;
+        let ticket = self.ask(Asker::Drift, limits::STORE_DEADLINE);
+        fx.push(Effect::Store(StoreRequest::Verify(ticket, versions)));
     }
 
     /// What was found, which is told once.
-    pub(in crate::machine) fn verified(&mut self, ticket: Ticket, found: Verification, fx: &mut Vec<Effect>) {
-        if self.drift.asked.is_none_or(|asked| asked.ticket != ticket) {
-            return;
-        }
-        self.drift.asked = None;
+    pub(in crate::machine) fn verified(&mut self, found: Verification, fx: &mut Vec<Effect>) {
         if found == Verification::default() {
             self.drift.rounds = 0;
         } else {

@@ -1,8 +1,8 @@
 //! What is asked while the kubelet is observed, and when.
 
-use super::Question;
+use crate::machine::asks::{Asker, Observation};
 use crate::machine::evidence::{Query, Signal};
-use crate::machine::io::{Effect, Ticket};
+use crate::machine::io::Effect;
 use crate::machine::model::later;
 use crate::machine::{State, limits};
 use kubelet_config::rendering::HealthzTarget;
@@ -27,8 +27,8 @@ impl State {
             }
             run.forget_health();
             run.await_signals(now);
-            self.health.due = Question::ALL.map(|question| (question, now)).into();
-            self.health.due.insert(Question::Pods, later(now, limits::POD_QUERY_DELAY));
+            self.health.due = Observation::ALL.map(|observation| (observation, now)).into();
+            self.health.due.insert(Observation::Pods, later(now, limits::POD_QUERY_DELAY));
         }
     }
 
@@ -44,60 +44,46 @@ impl State {
 
     /// Asks the kubelet's healthz.
     pub(in crate::machine) fn probe(&mut self, target: HealthzTarget, fx: &mut Vec<Effect>) {
-        let ticket = self.next_ticket();
-        self.health.asked.insert(Question::Healthz, ticket);
+        let ticket = self.asks.ask(Asker::Observed(Observation::Healthz), None);
         fx.push(Effect::Probe(ticket, target));
     }
 
     /// True while it has not answered.
     pub(in crate::machine) fn is_asking_healthz(&self) -> bool {
-        self.health.asked.contains_key(&Question::Healthz)
+        self.asks.is_open(Asker::Observed(Observation::Healthz))
     }
 
-    /// Asks; an earlier question of this kind is forgotten. Gives the ticket.
-    pub(in crate::machine) fn query(&mut self, query: Query, fx: &mut Vec<Effect>) -> Ticket {
-        let ticket = self.next_ticket();
-        let question = match &query {
-            Query::Lease => Question::Lease,
-            Query::Pods => Question::Pods,
+    /// Asks; an earlier question of this kind is forgotten.
+    pub(in crate::machine) fn query(&mut self, query: Query, fx: &mut Vec<Effect>) {
+        let observation = match &query {
+            Query::Lease => Observation::Lease,
+            Query::Pods => Observation::Pods,
             Query::Environment(socket) => {
                 self.health.asked_runtime.clone_from(socket);
-                Question::Environment
+                Observation::Environment
             }
-            Query::Streams(..) => Question::Streams,
+            Query::Streams(..) => Observation::Streams,
         };
-        self.health.asked.insert(question, ticket);
-        fx.push(Effect::Query(ticket, query));
-        ticket
-    }
-
-    /// Answers that are on their way tell of another process.
-    pub(in crate::machine) fn forget_questions(&mut self) {
-        self.health.asked.clear();
-    }
-
-    /// True if this answers the latest question for the streams through the kubelet.
-    pub(in crate::machine) fn are_streams_awaited(&mut self, ticket: Ticket) -> bool {
-        self.health.take_answer(Question::Streams, ticket)
+        fx.push(Effect::Query(self.asks.ask(Asker::Observed(observation), None), query));
     }
 
     /// Asks whatever is due to be asked.
     pub(in crate::machine) fn tick_queries(&mut self, fx: &mut Vec<Effect>) {
-        for question in Question::ALL {
-            if self.health.due.get(&question).is_none_or(|due| self.now < *due) {
+        for observation in Observation::ALL {
+            if self.health.due.get(&observation).is_none_or(|due| self.now < *due) {
                 continue;
             }
-            self.health.due.insert(question, later(self.now, self.pause_after(question)));
-            match (question, self.running().healthz.clone()) {
-                (Question::Healthz, Some(target)) => self.probe(target, fx),
-                (Question::Healthz, None) => {}
-                (Question::Environment, _) => drop(self.query(Query::Environment(self.runtime_socket()), fx)),
-                (Question::Lease, _) => {
+            self.health.due.insert(observation, later(self.now, self.pause_after(observation)));
+            match (observation, self.running().healthz.clone()) {
+                (Observation::Healthz, Some(target)) => self.probe(target, fx),
+                (Observation::Healthz, None) => {}
+                (Observation::Environment, _) => self.query(Query::Environment(self.runtime_socket()), fx),
+                (Observation::Lease, _) => {
                     self.note_silence();
                     self.query(Query::Lease, fx);
                 }
-                (Question::Pods, _) if self.may_lose_pods() => drop(self.query(Query::Pods, fx)),
-                (Question::Pods | Question::Streams, _) => {}
+                (Observation::Pods, _) if self.may_lose_pods() => self.query(Query::Pods, fx),
+                (Observation::Pods | Observation::Streams, _) => {}
             }
         }
     }
@@ -105,7 +91,7 @@ impl State {
     /// A server that has left all questions without an answer for a while is away like one that refuses them.
     fn note_silence(&mut self) {
         let now = self.now;
-        let asked = self.health.asked.contains_key(&Question::Lease);
+        let asked = self.asks.is_open(Asker::Observed(Observation::Lease));
         if let Some(run) = self.process.run_mut().filter(|_| asked) {
             let heard = run.good.get(&Signal::ApiServer).copied().or(run.ready_at).unwrap_or(run.started);
             if now.since(heard) > limits::QUERY_VALID {
@@ -114,13 +100,13 @@ impl State {
         }
     }
 
-    /// Until the question is asked again.
-    fn pause_after(&self, question: Question) -> Duration {
-        match question {
-            Question::Healthz => 2 * limits::PROBE_TIMEOUT, // its answer comes sooner, or is lost
-            Question::Environment | Question::Streams => limits::QUERY_INTERVAL,
-            Question::Pods => limits::POD_QUERY_INTERVAL,
-            Question::Lease => {
+    /// Until it is asked again.
+    fn pause_after(&self, observation: Observation) -> Duration {
+        match observation {
+            Observation::Healthz => 2 * limits::PROBE_TIMEOUT, // its answer comes sooner, or is lost
+            Observation::Environment | Observation::Streams => limits::QUERY_INTERVAL,
+            Observation::Pods => limits::POD_QUERY_INTERVAL,
+            Observation::Lease => {
                 // The trial's clock waits for the first renewal, which comes with the start.
                 let awaited = self.is_required_signal(Signal::Lease) || self.is_required_signal(Signal::ApiServer);
                 let eager = self.process.run().is_some_and(|run| {

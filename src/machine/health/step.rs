@@ -1,10 +1,10 @@
 //! Observations, and what follows from them.
 
-use super::Question;
+use crate::machine::asks::Observation;
 use crate::machine::evidence::{
     Baseline, Environment, LeaseObservation, NodeReadiness, Signal, Suspension, tells_of_contact,
 };
-use crate::machine::io::{Effect, Ticket};
+use crate::machine::io::Effect;
 use crate::machine::model::{Moment, RunId, later};
 use crate::machine::records::Phase;
 use crate::machine::{Run, State, limits};
@@ -87,7 +87,7 @@ impl State {
         self.health.due.clear();
         // Whoever renewed it last, it was the kubelet before: what is seen first is no renewal.
         self.health.lease = None;
-        self.forget_questions();
+        self.asks.forget_process();
         self.forget_baseline();
     }
 
@@ -119,10 +119,7 @@ impl State {
         }
     }
 
-    pub(in crate::machine) fn probed(&mut self, ticket: Ticket, ok: bool, fx: &mut Vec<Effect>) {
-        if !self.health.take_answer(Question::Healthz, ticket) {
-            return;
-        }
+    pub(in crate::machine) fn probed(&mut self, ok: bool, fx: &mut Vec<Effect>) {
         self.healthz_observed(ok, fx);
         self.note_baseline(Signal::Healthz, ok);
         let now = self.now;
@@ -135,7 +132,7 @@ impl State {
             run.record_bad(Signal::Healthz, now);
         }
         let pause = if run.is_good(Signal::Healthz) { limits::PROBE_TRIAL } else { limits::PROBE_STARTING };
-        if let Some(due) = self.health.due.get_mut(&Question::Healthz) {
+        if let Some(due) = self.health.due.get_mut(&Observation::Healthz) {
             *due = later(now, pause);
         }
         if gap {
@@ -205,10 +202,7 @@ impl State {
         }
     }
 
-    pub(in crate::machine) fn lease_observed(&mut self, ticket: Ticket, observed: &LeaseObservation) {
-        if !self.health.take_answer(Question::Lease, ticket) {
-            return;
-        }
+    pub(in crate::machine) fn lease_observed(&mut self, observed: &LeaseObservation) {
         let fresh = matches!(observed, LeaseObservation::Renewed(time)
             if status::seconds_between(time, self.now.wall_nanos).is_some_and(|age| age <= limits::LEASE_FRESH.as_secs()));
         // Before a change what was not asked counts as away; after it, as nothing.
@@ -247,10 +241,7 @@ impl State {
         self.note_repeated_heartbeat();
     }
 
-    pub(in crate::machine) fn pods_observed(&mut self, ticket: Ticket, inventory: Option<PodInventory>) {
-        if !self.health.take_answer(Question::Pods, ticket) {
-            return;
-        }
+    pub(in crate::machine) fn pods_observed(&mut self, inventory: Option<PodInventory>) {
         self.note_baseline(Signal::Pods, inventory.is_some());
         if let Some(change) = &mut self.change {
             change.note_pods(inventory.clone());
@@ -266,15 +257,7 @@ impl State {
         }
     }
 
-    pub(in crate::machine) fn environment_observed(
-        &mut self,
-        ticket: Ticket,
-        environment: Environment,
-        fx: &mut Vec<Effect>,
-    ) {
-        if !self.health.take_answer(Question::Environment, ticket) {
-            return;
-        }
+    pub(in crate::machine) fn environment_observed(&mut self, environment: Environment, fx: &mut Vec<Effect>) {
         self.note_baseline(Signal::Runtime, environment.runtime == Some(true));
         let now = self.now;
         let called_off = !environment.shutting_down && self.is_going_down();
@@ -296,8 +279,8 @@ impl State {
         }
         self.health.environment = Some((environment, now));
         self.update_suspension(fx);
-        self.environment_answers(ticket, fx);
-        self.decide_hung(ticket, fx);
+        self.resolve_failure(fx); // it was asked for after the failure: of each kind the last question is answered
+        self.decide_hung(fx);
     }
 
     /// True if the system was on its way down when it was last observed, a moment ago.

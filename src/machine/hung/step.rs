@@ -1,10 +1,10 @@
 //! A kubelet that nobody judges is observed, and the restart of one that hangs.
 
 use super::{NoRestart, missing};
+use crate::machine::asks::Asker;
 use crate::machine::evidence::{Failure, Query, Signal};
-use crate::machine::io::{Effect, StoreRequest, Ticket, log};
+use crate::machine::io::{Effect, StoreRequest, log};
 use crate::machine::model::{Moment, RenderError, Rendered, later};
-use crate::machine::question::Asked;
 use crate::machine::records::Phase;
 use crate::machine::{Level, State, events, limits};
 use std::time::Duration;
@@ -20,15 +20,17 @@ impl State {
         let now = self.now;
         let applies = !self.settings.hung_after.is_zero() && !self.process.is_leaving() && !self.is_hang_judged();
         let Some(started) = self.process.run().filter(|run| applies && run.is_ready()).map(|run| run.started) else {
+            self.asks.forget(Asker::Liveness);
+            self.asks.forget(Asker::Hung);
             return self.hung.stop_observing();
         };
         self.hung.observe_process(started, now);
         self.note_sign_of_life();
-        self.hung.asked.take_if(|asked| asked.is_given_up(now)); // another question took its place: that says nothing
-        if self.hung.observing.take_if(|asked| asked.is_given_up(now)).is_some() {
+        self.gives_up(Asker::Liveness); // another question took its place: that says nothing
+        if self.hung.observing.take_if(|until| now >= *until).is_some() {
             self.leave_running(NoRestart::Unobserved, fx);
         }
-        if self.hung.loading.take_if(|asked| asked.is_given_up(now)).is_some() {
+        if self.gives_up(Asker::Hung) {
             self.hung.unresponsive_since = None;
             self.leave_running(NoRestart::Stalled, fx);
         }
@@ -82,21 +84,10 @@ impl State {
 
     /// Asks healthz, unless it is asked already; of others' questions the answers count here as well.
     fn probe_liveness(&mut self, fx: &mut Vec<Effect>) {
-        let asks = self.hung.asked.is_some() || self.is_observing() || self.is_asking_healthz();
+        let asks = self.asks.is_open(Asker::Liveness) || self.is_observing() || self.is_asking_healthz();
         if let Some(target) = self.running().healthz.clone().filter(|_| !asks) {
-            let asked = self.ask(2 * limits::PROBE_TIMEOUT);
-            self.hung.asked = Some(asked);
-            fx.push(Effect::Probe(asked.ticket, target));
+            fx.push(Effect::Probe(self.ask(Asker::Liveness, 2 * limits::PROBE_TIMEOUT), target));
         }
-    }
-
-    /// An answer of healthz; false if it is not this component's.
-    pub(in crate::machine) fn hung_probed(&mut self, ticket: Ticket, alive: bool, fx: &mut Vec<Effect>) -> bool {
-        let mine = self.hung.asked.take_if(|asked| asked.ticket == ticket).is_some();
-        if mine {
-            self.healthz_observed(alive, fx);
-        }
-        mine
     }
 
     /// Healthz was asked, by whomever. That it was alive while it was judged counts as well.
@@ -116,13 +107,16 @@ impl State {
         if self.hung.note(alive, now, pace + 2 * limits::PROBE_TIMEOUT) {
             self.hung.restarts = 0; // another hang begins anew
         }
+        if alive {
+            self.asks.forget(Asker::Hung);
+        }
         let patience = self.hung.patience(self.settings.hung_after);
         let is_over = self.hung.unresponsive_since.is_some_and(|since| now.since(since) >= patience);
-        let is_asked = self.hung.observing.is_some() || self.hung.loading.is_some();
+        let is_asked = self.hung.observing.is_some() || self.asks.is_open(Asker::Hung);
         if is_over && !is_asked && self.may_restart_hung() {
             fx.push(Effect::ReadLogTail);
-            let ticket = self.query(Query::Environment(self.runtime_socket()), fx);
-            self.hung.observing = Some(Asked { ticket, until: later(now, limits::QUERY_DEADLINE) });
+            self.query(Query::Environment(self.runtime_socket()), fx);
+            self.hung.observing = Some(later(now, limits::QUERY_DEADLINE));
         }
     }
 
@@ -133,8 +127,8 @@ impl State {
     }
 
     /// The node was observed. If it is well, the store is asked for what would be started.
-    pub(in crate::machine) fn decide_hung(&mut self, ticket: Ticket, fx: &mut Vec<Effect>) {
-        if self.hung.observing.take_if(|asked| ticket >= asked.ticket).is_none() {
+    pub(in crate::machine) fn decide_hung(&mut self, fx: &mut Vec<Effect>) {
+        if self.hung.observing.take().is_none() {
             return;
         }
         let Some(seen) = self.health.environment(self.now) else { return };
@@ -148,26 +142,18 @@ impl State {
             None if self.has_pinged() || !self.may_restart_hung() => {}
             None => {
                 fx.push(Effect::Store(StoreRequest::ProbeDisk));
-                let asked = self.ask_load(self.desired().as_ref(), fx);
-                self.hung.loading = Some(asked);
+                self.ask_load(Asker::Hung, self.desired().as_ref(), fx);
             }
         }
     }
 
-    /// What would be started was loaded; false if it was not asked for here.
-    pub(in crate::machine) fn hung_loaded(
-        &mut self,
-        ticket: Ticket,
-        result: &Result<Rendered, RenderError>,
-        fx: &mut Vec<Effect>,
-    ) -> bool {
-        let mine = self.hung.loading.take_if(|asked| asked.ticket == ticket).is_some();
-        if mine && result.is_err() && self.desired().is_some() {
+    /// What would be started was loaded.
+    pub(in crate::machine) fn hung_loaded(&mut self, result: &Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+        if result.is_err() && self.desired().is_some() {
             self.leave_running(NoRestart::Unreadable, fx);
-        } else if mine && !self.has_pinged() && self.may_restart_hung() {
+        } else if !self.has_pinged() && self.may_restart_hung() {
             self.restart_hung(fx);
         }
-        mine
     }
 
     fn has_pinged(&self) -> bool {

@@ -1,7 +1,8 @@
 //! The start itself: stop, state files, start.
 
 use super::{Next, Stage};
-use crate::machine::io::{Effect, StoreRequest, Ticket, log};
+use crate::machine::asks::Asker;
+use crate::machine::io::{Effect, StoreRequest, log};
 use crate::machine::model::{Rendered, RestartCause, StateFiles};
 use crate::machine::records::Version;
 use crate::machine::{Kubelet, Level, State, events, limits};
@@ -69,36 +70,15 @@ impl State {
         };
         let attempt = self.records().phase.trial().map(|attempt| &attempt.version);
         let restore = version.is_none() || version.as_ref() != attempt;
-        let asked = self.ask(limits::LOAD_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::SwapStateFiles(
-            asked.ticket,
-            StateFiles { policy: policy.clone(), restore },
-        )));
+        let ticket = self.ask(Asker::Start, limits::LOAD_DEADLINE);
+        let state_files = StateFiles { policy: policy.clone(), restore };
+        fx.push(Effect::Store(StoreRequest::SwapStateFiles(ticket, state_files)));
         self.launch.policy = Some(policy);
-        self.set_stage(Stage::Swapping(asked, rendered));
+        self.set_stage(Stage::Swapping(rendered));
     }
 
-    pub(in crate::machine) fn state_files_swapped(
-        &mut self,
-        ticket: Ticket,
-        result: Result<(), String>,
-        fx: &mut Vec<Effect>,
-    ) {
-        let Some(Next { version, stage: Stage::Swapping(asked, rendered), .. }) = self.launch.next.clone() else {
-            return;
-        };
-        if asked.ticket == ticket {
-            self.swapped(version, rendered, result, fx);
-        }
-    }
-
-    pub(super) fn swapped(
-        &mut self,
-        version: Option<Version>,
-        rendered: Option<Box<Rendered>>,
-        result: Result<(), String>,
-        fx: &mut Vec<Effect>,
-    ) {
+    pub(in crate::machine) fn state_files_swapped(&mut self, result: Result<(), String>, fx: &mut Vec<Effect>) {
+        let Some(Next { version, stage: Stage::Swapping(rendered), .. }) = self.launch.next.clone() else { return };
         if let Err(why) = result {
             // The kubelet may refuse what is there; then the trial says so.
             self.launch.policy = None;

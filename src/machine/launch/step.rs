@@ -1,10 +1,10 @@
 //! What is desired is compared with what runs, and the next start prepared.
 
 use super::{Learning, Next, Stage};
-use crate::machine::io::{Afterwards, Effect, StoreRequest, Ticket, log};
+use crate::machine::asks::{Asker, no_answer};
+use crate::machine::io::{Afterwards, Effect, StoreRequest, log};
 use crate::machine::ladder::{Unusable, desired, is_same};
 use crate::machine::model::{ConfigError, LoadTarget, RenderError, Rendered, Verdict, later};
-use crate::machine::question::{Asked, no_answer};
 use crate::machine::records::{Started, Version};
 use crate::machine::{Counter, Kubelet, Level, State, events, limits};
 use kubelet_config::duration;
@@ -20,35 +20,31 @@ impl State {
         if !self.launch.is_learning(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
             return;
         }
-        match &self.launch.learning {
-            Learning::Asked(asked, _) if asked.is_given_up(self.now) => self.launch.learning = Learning::Done,
-            Learning::Open => {
-                let proven = self.records().last_known_good.clone();
-                let source = proven.as_ref().map(|version| version.source.clone());
-                let target = source.map_or(LoadTarget::Local, LoadTarget::Source);
-                let asked = self.ask(limits::LOAD_DEADLINE);
-                fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
-                self.launch.learning = Learning::Asked(asked, proven);
-            }
-            _ => {}
+        if self.gives_up(Asker::Learning) {
+            self.launch.learning = Learning::Done;
+        } else if self.launch.learning == Learning::Open {
+            let proven = self.records().last_known_good.clone();
+            let source = proven.as_ref().map(|version| version.source.clone());
+            let target = source.map_or(LoadTarget::Local, LoadTarget::Source);
+            let ticket = self.ask(Asker::Learning, limits::LOAD_DEADLINE);
+            fx.push(Effect::Store(StoreRequest::Load(ticket, target)));
+            self.launch.learning = Learning::Asked(proven);
         }
     }
 
-    /// The answer to that; false if it is not this question's.
-    pub(in crate::machine) fn learned(&mut self, ticket: Ticket, result: &Result<Rendered, RenderError>) -> bool {
-        let Learning::Asked(asked, version) = self.launch.learning.clone() else { return false };
-        let mine = asked.ticket == ticket;
-        if mine && version != self.records().last_known_good {
+    /// The answer to that.
+    pub(in crate::machine) fn learned(&mut self, result: Result<Rendered, RenderError>) {
+        let Learning::Asked(version) = self.launch.learning.clone() else { return };
+        if version != self.records().last_known_good {
             self.launch.learning = Learning::Open; // it is another one by now
-        } else if mine {
-            self.launch.learning = Learning::Done;
-            match (result, version) {
-                (Ok(rendered), Some(version)) => drop(self.learn_content(version, &rendered.digest)),
-                (Ok(rendered), None) => self.launch.local = Some(rendered.digest.clone()),
-                (Err(_), _) => {}
-            }
+            return;
         }
-        mine
+        self.launch.learning = Learning::Done;
+        match (result, version) {
+            (Ok(rendered), Some(version)) => drop(self.learn_content(version, &rendered.digest)),
+            (Ok(rendered), None) => self.launch.local = Some(rendered.digest),
+            (Err(_), _) => {}
+        }
     }
 
     /// What the kubelet runs that a worker before us left, as far as that can be had: it is gone on with first. Whatever else is
@@ -126,15 +122,14 @@ impl State {
     }
 
     /// Asks for what a start would be given.
-    pub(in crate::machine) fn ask_load(&mut self, version: Option<&Version>, fx: &mut Vec<Effect>) -> Asked {
-        let asked = self.ask(limits::LOAD_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, Version::load_target(version))));
-        asked
+    pub(in crate::machine) fn ask_load(&mut self, asker: Asker, version: Option<&Version>, fx: &mut Vec<Effect>) {
+        let ticket = self.ask(asker, limits::LOAD_DEADLINE);
+        fx.push(Effect::Store(StoreRequest::Load(ticket, Version::load_target(version))));
     }
 
     fn load(&mut self, version: Option<Version>, fx: &mut Vec<Effect>) {
-        let asked = self.ask_load(version.as_ref(), fx);
-        self.launch.next = Some(Next { version, stage: Stage::Loading(asked), announced: false });
+        self.ask_load(Asker::Start, version.as_ref(), fx);
+        self.launch.next = Some(Next { version, stage: Stage::Loading, announced: false });
     }
 
     pub(super) fn set_stage(&mut self, stage: Stage) {
@@ -147,11 +142,14 @@ impl State {
     fn time_out(&mut self, fx: &mut Vec<Effect>) {
         let Some(next) = self.launch.next.clone() else { return };
         let version = next.version.clone();
+        if next.stage == Stage::Loading && self.process.former().is_some() {
+            return; // while another kubelet runs there is time for a slow answer
+        }
+        let Some(ticket) = self.asks.give_up(Asker::Start, self.now) else { return };
         match next.stage {
-            // While another kubelet runs there is time for a slow answer.
-            Stage::Loading(asked) if asked.is_given_up(self.now) && self.process.former().is_none() => {
+            Stage::Loading => {
                 if let Some(version) = &version {
-                    self.launch.note_late(asked.ticket, version.clone());
+                    self.launch.note_late(ticket, version.clone());
                 }
                 let why = format!("the store: {}", no_answer(limits::LOAD_DEADLINE));
                 let known =
@@ -169,11 +167,10 @@ impl State {
                     }
                 }
             }
-            Stage::Preflight(asked, rendered) if asked.is_given_up(self.now) => {
-                let verdict = Verdict::Inconclusive(no_answer(limits::LAUNCH_PREFLIGHT_DEADLINE));
-                self.next_preflighted(version, *rendered, verdict, fx);
+            Stage::Preflight(_) => {
+                self.next_verdict(Verdict::Inconclusive(no_answer(limits::LAUNCH_PREFLIGHT_DEADLINE)), fx);
             }
-            Stage::Swapping(asked, rendered) if asked.is_given_up(self.now) => {
+            Stage::Swapping(_) => {
                 let why = no_answer(limits::LOAD_DEADLINE);
                 match version.filter(|version| self.is_tried(version)) {
                     // It would be blamed for state files that are another policy's.
@@ -182,24 +179,16 @@ impl State {
                         let why = format!("the kubelet's state files: {why}");
                         self.cannot_use(&version, ConfigError::Internal, &why, fx);
                     }
-                    None => self.swapped(next.version, rendered, Err(why), fx),
+                    None => self.state_files_swapped(Err(why), fx),
                 }
             }
-            _ => {}
+            Stage::Ready(_) => {}
         }
     }
 
-    /// The answer to a load; false if it is not this component's.
-    pub(in crate::machine) fn next_loaded(
-        &mut self,
-        ticket: Ticket,
-        result: Result<Rendered, RenderError>,
-        fx: &mut Vec<Effect>,
-    ) -> bool {
-        let Some(Next { version, stage: Stage::Loading(asked), .. }) = self.launch.next.clone() else { return false };
-        if asked.ticket != ticket {
-            return false;
-        }
+    /// The answer to a load.
+    pub(in crate::machine) fn next_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+        let Some(Next { version, stage: Stage::Loading, .. }) = self.launch.next.clone() else { return };
         match (version, result) {
             (None, Ok(rendered)) => {
                 for note in &rendered.notes {
@@ -217,16 +206,13 @@ impl State {
                 let goes_on = self.left_running().is_some_and(|left| left.config.version.as_ref() == Some(&version));
                 let version = self.learn_content(version, &rendered.digest);
                 if goes_on {
-                    self.set_stage(Stage::Ready(Some(Box::new(rendered))));
-                    return true;
+                    return self.set_stage(Stage::Ready(Some(Box::new(rendered))));
                 }
                 if let Some(why) = Self::forbids_start(&rendered) {
-                    self.cannot_use(&version, ConfigError::Validate, &why, fx);
-                    return true;
+                    return self.cannot_use(&version, ConfigError::Validate, &why, fx);
                 }
                 if self.is_tried(&version) && self.bad_version(&version).is_some() {
-                    self.call_off_trial(fx); // the binary is one with which it failed before
-                    return true;
+                    return self.call_off_trial(fx); // the binary is one with which it failed before
                 }
                 if let Some(next) = &mut self.launch.next {
                     next.version = Some(version);
@@ -255,35 +241,19 @@ impl State {
                 self.cannot_use(&version, native, &error.to_string(), fx);
             }
         }
-        true
     }
 
     fn preflight_next(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
         // There is one preflight at a time and the start goes first; the change is found again.
         self.drop_change();
-        let asked = self.ask(limits::LAUNCH_PREFLIGHT_DEADLINE);
-        fx.push(Effect::Preflight(asked.ticket, rendered.clone(), Afterwards::Ends));
-        self.set_stage(Stage::Preflight(asked, Box::new(rendered)));
+        let ticket = self.ask(Asker::Start, limits::LAUNCH_PREFLIGHT_DEADLINE);
+        fx.push(Effect::Preflight(ticket, rendered.clone(), Afterwards::Ends));
+        self.set_stage(Stage::Preflight(Box::new(rendered)));
     }
 
-    /// The verdict on what is to be started; false if it is not this component's.
-    pub(in crate::machine) fn next_verdict(&mut self, ticket: Ticket, verdict: &Verdict, fx: &mut Vec<Effect>) -> bool {
-        let Some(Next { version, stage: Stage::Preflight(asked, rendered), .. }) = self.launch.next.clone() else {
-            return false;
-        };
-        if asked.ticket == ticket {
-            self.next_preflighted(version, *rendered, verdict.clone(), fx);
-        }
-        asked.ticket == ticket
-    }
-
-    fn next_preflighted(
-        &mut self,
-        version: Option<Version>,
-        rendered: Rendered,
-        verdict: Verdict,
-        fx: &mut Vec<Effect>,
-    ) {
+    /// The verdict on what is to be started.
+    pub(in crate::machine) fn next_verdict(&mut self, verdict: Verdict, fx: &mut Vec<Effect>) {
+        let Some(Next { version, stage: Stage::Preflight(rendered), .. }) = self.launch.next.clone() else { return };
         fx.push(Effect::Count(Counter::Preflight(verdict.result())));
         let Some(version) = version else { return };
         match verdict {
@@ -292,13 +262,13 @@ impl State {
             Verdict::Valid(_) => {
                 self.note_accepted(&rendered.digest);
                 self.writer.write_soon(); // the next life need not ask again
-                self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+                self.set_stage(Stage::Ready(Some(rendered)));
             }
             // Something has to be started; the trial, or the next rung, decides.
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
                 log(fx, Level::Warn, format!("the preflight of {version} gave no verdict: {why}"));
                 self.note_inconclusive(&rendered.digest);
-                self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+                self.set_stage(Stage::Ready(Some(rendered)));
             }
         }
     }

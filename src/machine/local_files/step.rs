@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::machine::io::{Effect, StoreRequest, Ticket};
+use crate::machine::asks::Asker;
+use crate::machine::io::{Effect, StoreRequest};
 use crate::machine::model::{LoadTarget, LocalFilesDifference, RenderError, Rendered, later};
 use crate::machine::records::{LocalHazards, Records, Version};
 use crate::machine::{State, events, limits};
@@ -28,14 +29,13 @@ impl State {
     /// A kubelet begins: it has read its files, or was given what was made of them before. What was told holds until they
     /// are compared: a kubelet that ends over and over is not news each time.
     pub(in crate::machine) fn local_files_started(&mut self) {
-        self.local_files.asked = None;
+        self.asks.forget(Asker::LocalFiles);
         self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_DELAY));
     }
 
     /// Has them compared while a kubelet runs, and taken up if that is asked for.
     pub(in crate::machine) fn tick_local_files(&mut self, fx: &mut Vec<Effect>) {
-        if self.local_files.asked.is_some_and(|asked| asked.is_given_up(self.now)) {
-            self.local_files.asked = None;
+        if self.gives_up(Asker::LocalFiles) {
             self.local_files.due = Some(later(self.now, limits::LOCAL_FILES_RETRY));
         }
         // Under another name the same content is compared with something else.
@@ -43,7 +43,7 @@ impl State {
             self.local_files.compared_version = self.active().cloned();
             self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_DELAY));
         }
-        let due = self.local_files.asked.is_none() && self.local_files.due.is_some_and(|due| self.now >= due);
+        let due = !self.asks.is_open(Asker::LocalFiles) && self.local_files.due.is_some_and(|due| self.now >= due);
         let at_rest = self.process.run().is_some() && self.writer.is_idle() && !self.process.is_leaving();
         if !due || !at_rest {
             return;
@@ -54,9 +54,8 @@ impl State {
         (self.local_files.due, self.local_files.touched) = (None, None);
         let version = self.active().map(|version| version.source.clone());
         let target = LoadTarget::DryRun(version.filter(|source| !source.is_local_files()));
-        let asked = self.ask(limits::LOAD_DEADLINE);
-        self.local_files.asked = Some(asked);
-        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
+        let ticket = self.ask(Asker::LocalFiles, limits::LOAD_DEADLINE);
+        fx.push(Effect::Store(StoreRequest::Load(ticket, target)));
     }
 
     /// What is assigned is rendered once more, with the files as they are; false if they are not followed now.
@@ -164,32 +163,23 @@ impl State {
         Ok(format!("hazards of class {class} are accepted for {version}"))
     }
 
-    /// What they say now; false if it is not this question's answer.
-    pub(in crate::machine) fn local_files_read(
-        &mut self,
-        ticket: Ticket,
-        result: &Result<Rendered, RenderError>,
-        fx: &mut Vec<Effect>,
-    ) -> bool {
-        if self.local_files.asked.take_if(|asked| asked.ticket == ticket).is_none() {
-            return false;
-        }
+    /// What they say now.
+    pub(in crate::machine) fn local_files_read(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
         let difference = match result {
-            Ok(rendered) => self.difference_from(rendered),
+            Ok(rendered) => self.difference_from(&rendered),
             // Nobody can tell yet. A checkpoint that is damaged, or a policy that is not there, is told as what it is.
             Err(RenderError::Checkpoint(_) | RenderError::Policy(_)) => {
-                self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
-                return true;
+                return self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
             }
             Err(RenderError::Unfinished(_)) => {
                 if !self.take_up_local_files(fx) {
                     self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
                 }
-                return true; // whoever takes them up waits for their writer
+                return; // whoever takes them up waits for their writer
             }
             Err(RenderError::Load(why) | RenderError::Internal(why)) => {
                 self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
-                Some(LocalFilesDifference::Unusable(why.clone()))
+                Some(LocalFilesDifference::Unusable(why))
             }
         };
         let followed = (difference.is_some() || self.is_edit_taken_back()) && self.take_up_local_files(fx);
@@ -203,7 +193,6 @@ impl State {
             fx.push(Effect::Emit(events::local_files_differ(source.as_ref(), difference)));
         }
         self.local_files.difference = difference;
-        true
     }
 
     /// The fields that the kubelet would go by with other values.

@@ -1,6 +1,7 @@
 //! Candidates are admitted, starts are forbidden, and what runs is told of.
 
-use crate::machine::io::{Effect, StoreRequest, Ticket, log};
+use crate::machine::asks::Asker;
+use crate::machine::io::{Effect, StoreRequest, log};
 use crate::machine::model::{RenderError, Rendered, later};
 use crate::machine::records::{Attempt, Records, Version};
 use crate::machine::{Level, State, events, limits};
@@ -120,45 +121,35 @@ impl State {
 
     /// Asks what the policy says of what runs.
     pub(in crate::machine) fn tick_policy(&mut self, fx: &mut Vec<Effect>) {
-        if self.policy.asked.is_some_and(|asked| asked.is_given_up(self.now)) {
-            self.policy.asked = None;
+        if self.gives_up(Asker::Policy) {
             self.policy.due = Some(later(self.now, limits::VERIFY_RETRY));
         }
-        let due = self.policy.asked.is_none() && self.policy.due.is_some_and(|due| self.now >= due);
-        let can = self.process.run().is_some() && !self.process.is_leaving() && !self.drift.is_imminent(self.now);
+        let due = !self.asks.is_open(Asker::Policy) && self.policy.due.is_some_and(|due| self.now >= due);
+        let can = self.process.run().is_some() && !self.process.is_leaving() && !self.is_verified_soon();
         if !due || !can {
             return;
         }
-        let asked = self.ask(limits::STORE_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(asked.ticket, Version::load_target(self.active()))));
-        (self.policy.due, self.policy.asked) = (None, Some(asked));
+        self.policy.due = None;
+        let ticket = self.ask(Asker::Policy, limits::STORE_DEADLINE);
+        fx.push(Effect::Store(StoreRequest::Load(ticket, Version::load_target(self.active()))));
     }
 
-    /// The answer to that; false if it is not this question's.
-    pub(in crate::machine) fn policy_judged(
-        &mut self,
-        ticket: Ticket,
-        result: &Result<Rendered, RenderError>,
-        fx: &mut Vec<Effect>,
-    ) -> bool {
-        if self.policy.asked.take_if(|asked| asked.ticket == ticket).is_none() {
-            return false;
-        }
+    /// The answer to that.
+    pub(in crate::machine) fn policy_judged(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
         let forbids = match result {
-            Ok(rendered) if Some(&rendered.digest) != self.running().digest.as_ref() => return true, // another one by now
+            Ok(rendered) if Some(&rendered.digest) != self.running().digest.as_ref() => return, // another one by now
             Ok(rendered) => {
                 self.note_policy(&rendered.admission.policy, fx);
-                State::forbids(rendered)
+                State::forbids(&rendered)
             }
-            Err(RenderError::Policy(why)) => Some(why.clone()),
-            Err(_) => return true,
+            Err(RenderError::Policy(why)) => Some(why),
+            Err(_) => return,
         };
         if let Some(why) = forbids.as_ref().filter(|_| forbids != self.policy.forbids) {
             let source = self.active().map(|version| version.source.clone());
             fx.push(Effect::Emit(events::forbidden(source.as_ref(), why)));
         }
         self.policy.forbids = forbids;
-        true
     }
 
     fn note_policy(&mut self, policy: &PolicyState, fx: &mut Vec<Effect>) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{Inquiry, Observed, OnRequest, Stage};
+use crate::machine::asks::{Asker, no_answer};
 use crate::machine::change::impact::refused_impact;
 use crate::machine::evidence::{Environment, Query};
-use crate::machine::io::{Afterwards, Effect, FetchError, StoreRequest, Ticket, log};
+use crate::machine::io::{Afterwards, Effect, FetchError, StoreRequest, log};
 use crate::machine::model::{LoadTarget, RenderError, Rendered, Verdict, later};
-use crate::machine::question::no_answer;
 use crate::machine::records::{Phase, Version};
 use crate::machine::{Level, Run, State, limits};
 use kubelet_config::duration::backoff;
@@ -46,16 +46,17 @@ impl State {
             self.on_request.inquiry = None; // it is begun anew
             return;
         }
-        if let Some(Inquiry { asked, stage, .. }) = &self.on_request.inquiry {
-            if !asked.is_given_up(self.now) {
-                return;
-            }
-            let patience = match stage {
-                Stage::Fetching(_) | Stage::Observing(..) => limits::FETCH_DEADLINE,
-                Stage::Loading => limits::STORE_DEADLINE,
-                Stage::Judging(_) => limits::PREFLIGHT_DEADLINE,
+        if let Some(Inquiry { stage, .. }) = &self.on_request.inquiry {
+            let (asker, patience) = match stage {
+                Stage::Observing(_, Observed { supplies: Some(_), .. }) => (Asker::RequestPods, limits::FETCH_DEADLINE),
+                Stage::Fetching(_) | Stage::Observing(..) => (Asker::Request, limits::FETCH_DEADLINE),
+                Stage::Loading => (Asker::Request, limits::STORE_DEADLINE),
+                Stage::Judging(_) => (Asker::Request, limits::PREFLIGHT_DEADLINE),
             };
-            return self.put_off(&no_answer(patience), fx);
+            if self.gives_up(asker) {
+                self.put_off(&no_answer(patience), fx);
+            }
+            return;
         }
         if self.on_request.leaves_content {
             self.collect(fx);
@@ -67,17 +68,17 @@ impl State {
         let Some(request) = self.unanswered().filter(|_| is_due) else { return };
         self.on_request.not_before = Some(later(self.now, limits::PREFLIGHT_REQUEST_PAUSE));
         match PreflightRequest::parse(&request) {
-            Err(why) => self.answer(PreflightResult::Inconclusive, &format!("the request: {why}"), fx),
+            Err(why) => self.answer_request(PreflightResult::Inconclusive, &format!("the request: {why}"), fx),
             // What it is rendered to could not be removed again.
             Ok(_) if !self.is_collecting() => {
                 let why = "what this node has on its disk is not known, so nothing is added to it";
-                self.answer(PreflightResult::Inconclusive, why, fx);
+                self.answer_request(PreflightResult::Inconclusive, why, fx);
             }
             Ok(request) => {
-                let asked = self.ask(limits::FETCH_DEADLINE);
-                fx.push(Effect::Fetch(asked.ticket, request.reference.clone()));
+                let ticket = self.ask(Asker::Request, limits::FETCH_DEADLINE);
+                fx.push(Effect::Fetch(ticket, request.reference.clone()));
                 let (source, stage) = (Source::default(), Stage::Fetching(request));
-                self.on_request.inquiry = Some(Inquiry { asked, stage, source });
+                self.on_request.inquiry = Some(Inquiry { stage, source });
             }
         }
     }
@@ -105,62 +106,53 @@ impl State {
             || self.writer.is_dirty()
     }
 
-    /// The inquiry whose question has this ticket.
-    fn inquiry(&mut self, ticket: Ticket) -> Option<Inquiry> {
-        if self.on_request.awaits(ticket) { self.on_request.inquiry.clone() } else { None }
-    }
-
     pub(in crate::machine) fn config_map_fetched(
         &mut self,
-        ticket: Ticket,
         result: Result<Arc<Payload>, FetchError>,
         fx: &mut Vec<Effect>,
     ) {
-        let Some(Inquiry { stage: Stage::Fetching(request), .. }) = self.inquiry(ticket) else { return };
+        let Some(Inquiry { stage: Stage::Fetching(request), .. }) = self.on_request.inquiry.clone() else { return };
         match result {
             Ok(payload) => {
                 let source = payload.resolve(&request.reference);
                 if !request.is_for(&source) {
                     let why = format!("what is there is another version: {source}");
-                    return self.answer(PreflightResult::Inconclusive, &why, fx);
+                    return self.answer_request(PreflightResult::Inconclusive, &why, fx);
                 }
-                let asked = self.ask(limits::STORE_DEADLINE);
+                let ticket = self.ask(Asker::Request, limits::STORE_DEADLINE);
                 let target = LoadTarget::Unassigned(source.clone(), payload);
-                fx.push(Effect::Store(StoreRequest::Load(asked.ticket, target)));
+                fx.push(Effect::Store(StoreRequest::Load(ticket, target)));
                 self.on_request.leaves_content = true;
-                self.on_request.inquiry = Some(Inquiry { asked, stage: Stage::Loading, source });
+                self.on_request.inquiry = Some(Inquiry { stage: Stage::Loading, source });
             }
-            Err(FetchError { why, definite: true }) => self.answer(PreflightResult::Inconclusive, &why, fx),
+            Err(FetchError { why, definite: true }) => self.answer_request(PreflightResult::Inconclusive, &why, fx),
             Err(FetchError { why, definite: false }) => self.put_off(&why, fx),
         }
     }
 
-    /// It was rendered, or could not be; false if it is not this question's answer.
+    /// It was rendered, or could not be.
     pub(in crate::machine) fn unassigned_loaded(
         &mut self,
-        ticket: Ticket,
-        result: &Result<Rendered, RenderError>,
+        result: Result<Rendered, RenderError>,
         fx: &mut Vec<Effect>,
-    ) -> bool {
-        let Some(Inquiry { stage: Stage::Loading, source, .. }) = self.inquiry(ticket) else { return false };
+    ) {
+        let Some(Inquiry { stage: Stage::Loading, source }) = self.on_request.inquiry.clone() else { return };
         match result {
             Ok(rendered) => {
-                let asked = self.ask(limits::PREFLIGHT_DEADLINE);
-                let stage = Stage::Judging(Box::new(rendered.clone()));
-                let refused = self.refused_unjudged(source.clone(), rendered);
-                self.on_request.inquiry = Some(Inquiry { asked, stage, source });
-                match refused {
-                    Some((result, why)) => self.answer(result, &why, fx),
-                    None => fx.push(Effect::Preflight(asked.ticket, rendered.clone(), Afterwards::Ends)),
+                let refused = self.refused_unjudged(source.clone(), &rendered);
+                self.on_request.inquiry = Some(Inquiry { stage: Stage::Judging(Box::new(rendered.clone())), source });
+                if let Some((result, why)) = refused {
+                    return self.answer_request(result, &why, fx);
                 }
+                let ticket = self.ask(Asker::Request, limits::PREFLIGHT_DEADLINE);
+                fx.push(Effect::Preflight(ticket, rendered, Afterwards::Ends));
             }
-            Err(RenderError::Load(why)) => self.answer(PreflightResult::Invalid, why, fx),
-            Err(RenderError::Policy(why)) => self.answer(PreflightResult::PolicyRefused, why, fx),
+            Err(RenderError::Load(why)) => self.answer_request(PreflightResult::Invalid, &why, fx),
+            Err(RenderError::Policy(why)) => self.answer_request(PreflightResult::PolicyRefused, &why, fx),
             Err(RenderError::Checkpoint(why) | RenderError::Internal(why) | RenderError::Unfinished(why)) => {
-                self.answer(PreflightResult::Inconclusive, why, fx);
+                self.answer_request(PreflightResult::Inconclusive, &why, fx);
             }
         }
-        true
     }
 
     /// Why it would be refused before a kubelet sees it.
@@ -179,22 +171,16 @@ impl State {
         why.map(|why| (PreflightResult::Invalid, why))
     }
 
-    /// The kubelet's verdict; false if it is not this question's answer.
-    pub(in crate::machine) fn unassigned_judged(
-        &mut self,
-        ticket: Ticket,
-        verdict: &Verdict,
-        fx: &mut Vec<Effect>,
-    ) -> bool {
-        let Some(Inquiry { stage: Stage::Judging(rendered), .. }) = self.inquiry(ticket) else { return false };
+    /// The kubelet's verdict.
+    pub(in crate::machine) fn unassigned_judged(&mut self, verdict: Verdict, fx: &mut Vec<Effect>) {
+        let Some(Inquiry { stage: Stage::Judging(rendered), .. }) = self.on_request.inquiry.clone() else { return };
         match verdict {
-            Verdict::Load(why) | Verdict::Validate(why) => self.answer(PreflightResult::Invalid, why, fx),
+            Verdict::Load(why) | Verdict::Validate(why) => self.answer_request(PreflightResult::Invalid, &why, fx),
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
-                self.answer(PreflightResult::Inconclusive, why, fx);
+                self.answer_request(PreflightResult::Inconclusive, &why, fx);
             }
             Verdict::Valid(remarks) => self.weigh_cost(&rendered, remarks.join("; "), fx),
         }
-        true
     }
 
     /// What a kubelet accepts may still be refused: for hazards, or, once pods and supplies are known, for what it would cost.
@@ -205,50 +191,33 @@ impl State {
             return self.say(status, fx);
         }
         if self.running().digest.as_ref() == Some(&rendered.digest) {
-            return self.answer(PreflightResult::Valid, &remarks, fx);
+            return self.answer_request(PreflightResult::Valid, &remarks, fx);
         }
-        let asked = self.ask(limits::FETCH_DEADLINE);
-        for query in [Query::Pods, Query::Environment(self.runtime_socket())] {
-            fx.push(Effect::Query(asked.ticket, query));
+        for (asker, query) in
+            [(Asker::RequestPods, Query::Pods), (Asker::Request, Query::Environment(self.runtime_socket()))]
+        {
+            fx.push(Effect::Query(self.ask(asker, limits::FETCH_DEADLINE), query));
         }
         if let Some(inquiry) = &mut self.on_request.inquiry {
-            inquiry.asked = asked;
             inquiry.stage = Stage::Observing(Box::new(rendered.clone()), Observed { remarks, ..Observed::default() });
         }
     }
 
-    /// The pods of this node; false if it is not this question's answer.
-    pub(in crate::machine) fn unassigned_pods(
-        &mut self,
-        ticket: Ticket,
-        found: Option<&PodInventory>,
-        fx: &mut Vec<Effect>,
-    ) -> bool {
-        let Some(Inquiry { stage: Stage::Observing(..), .. }) = self.inquiry(ticket) else { return false };
-        let Some(found) = found else {
-            self.put_off("the pods of this node cannot be listed", fx);
-            return true;
-        };
-        if let Some(Inquiry { stage: Stage::Observing(_, observed), .. }) = &mut self.on_request.inquiry {
-            observed.pods = Some(found.clone());
+    /// The pods of this node.
+    pub(in crate::machine) fn unassigned_pods(&mut self, found: Option<PodInventory>, fx: &mut Vec<Effect>) {
+        let Some(Inquiry { stage: Stage::Observing(_, observed), .. }) = &mut self.on_request.inquiry else { return };
+        if found.is_none() {
+            return self.put_off("the pods of this node cannot be listed", fx);
         }
+        observed.pods = found;
         self.answer_by_pods(fx);
-        true
     }
 
-    /// The node around the kubelet; false if it is not this question's answer.
-    pub(in crate::machine) fn unassigned_environment(
-        &mut self,
-        ticket: Ticket,
-        found: &Environment,
-        fx: &mut Vec<Effect>,
-    ) -> bool {
-        let Some(Inquiry { stage: Stage::Observing(..), .. }) = self.inquiry(ticket) else { return false };
-        if let Some(Inquiry { stage: Stage::Observing(_, observed), .. }) = &mut self.on_request.inquiry {
-            observed.supplies = Some(found.supplies.clone());
-        }
+    /// The node around the kubelet.
+    pub(in crate::machine) fn unassigned_environment(&mut self, found: Environment, fx: &mut Vec<Effect>) {
+        let Some(Inquiry { stage: Stage::Observing(_, observed), .. }) = &mut self.on_request.inquiry else { return };
+        observed.supplies = Some(found.supplies);
         self.answer_by_pods(fx);
-        true
     }
 
     fn answer_by_pods(&mut self, fx: &mut Vec<Effect>) {
@@ -275,7 +244,7 @@ impl State {
     /// Nobody could tell, for a reason that may pass.
     fn put_off(&mut self, why: &str, fx: &mut Vec<Effect>) {
         if self.on_request.failures >= limits::PREFLIGHT_REQUEST_TRIES {
-            return self.answer(PreflightResult::Inconclusive, why, fx);
+            return self.answer_request(PreflightResult::Inconclusive, why, fx);
         }
         let pause = backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.on_request.failures);
         self.on_request.failures += 1;
@@ -283,7 +252,7 @@ impl State {
         self.on_request.inquiry = None;
     }
 
-    fn answer(&mut self, result: PreflightResult, why: &str, fx: &mut Vec<Effect>) {
+    fn answer_request(&mut self, result: PreflightResult, why: &str, fx: &mut Vec<Effect>) {
         let status = self.finding(result, why);
         self.say(status, fx);
     }

@@ -1,10 +1,10 @@
 //! Starts, exits and stops.
 
 use super::Kubelet;
+use crate::machine::asks::no_answer;
 use crate::machine::evidence::Query;
 use crate::machine::io::{Effect, log};
 use crate::machine::model::{Exit, Rendered, RestartCause, RunId, StartedKubelet, later};
-use crate::machine::question::no_answer;
 use crate::machine::records::{RunningConfig, Started, Version};
 use crate::machine::{Counter, Level, State, limits};
 use kubelet_config::duration;
@@ -233,8 +233,7 @@ impl State {
     /// The supervisor ends.
     pub(in crate::machine) fn leave(&mut self, fx: &mut Vec<Effect>) {
         self.process.kubelet = Kubelet::Gone;
-        let (ticket, now) = (self.next_ticket(), self.now);
-        self.writer.flush(ticket, now, fx);
+        self.writer.flush(&mut self.asks, self.now, fx);
         fx.push(Effect::Quit);
     }
 }

@@ -19,9 +19,8 @@ impl State {
     /// This counts from now on. The store serves one request after the other: what is told of it afterwards is told once it is
     /// durable.
     fn apply_now(&mut self, records: Records, fx: &mut Vec<Effect>) {
-        let ticket = self.next_ticket();
         self.writer.apply_before_write(records);
-        self.writer.write(ticket, self.now, fx);
+        self.writer.write(&mut self.asks, self.now, fx);
     }
 
     /// The records after a rollback, and what failed.

@@ -3,11 +3,10 @@
 use super::PendingFailure;
 use crate::kubelet_log;
 use crate::machine::evidence::{Baseline, Failure, Query, Signal};
-use crate::machine::io::{Effect, Ticket, log};
+use crate::machine::io::{Effect, log};
 use crate::machine::ladder::is_same;
 use crate::machine::model::{Exit, Moment, later};
 use crate::machine::proposal::Proposal;
-use crate::machine::question::Asked;
 use crate::machine::records::{Attempt, Phase, Records, Version};
 use crate::machine::{Kubelet, Level, Run, State, events, limits};
 use std::time::Duration;
@@ -72,7 +71,7 @@ impl State {
         self.update_health();
         self.miss_pings();
         self.tick_queries(fx);
-        if self.trial.pending.as_ref().is_some_and(|pending| pending.asked.is_given_up(self.now)) {
+        if self.trial.pending.as_ref().is_some_and(|pending| self.now >= pending.until) {
             return self.resolve_failure(fx);
         }
         let Some(run) = self.process.run().filter(|_| self.trial.pending.is_none()).cloned() else { return };
@@ -91,7 +90,7 @@ impl State {
     }
 
     pub(in crate::machine) fn trial_deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.trial.pending.as_ref().map(|pending| pending.asked.until));
+        due.extend(self.trial.pending.as_ref().map(|pending| pending.until));
         due.extend(self.trial.adopted_at.map(|at| later(at, self.settings.trial_duration)));
         self.confirm_deadlines(due);
         due.extend(self.progress_due());
@@ -113,20 +112,13 @@ impl State {
     /// Notes a failure, and has the node observed before it is judged.
     fn note_failure(&mut self, failure: Failure, detail: String, fx: &mut Vec<Effect>) {
         fx.push(Effect::ReadLogTail);
-        let ticket = self.query(Query::Environment(self.runtime_socket()), fx);
-        let asked = Asked { ticket, until: later(self.now, limits::QUERY_DEADLINE) };
-        self.trial.pending = Some(PendingFailure { failure, detail, asked });
-    }
-
-    /// The node was observed; that decides if it was asked after the failure.
-    pub(in crate::machine) fn environment_answers(&mut self, ticket: Ticket, fx: &mut Vec<Effect>) {
-        if self.trial.pending.as_ref().is_some_and(|pending| ticket >= pending.asked.ticket) {
-            self.resolve_failure(fx);
-        }
+        self.query(Query::Environment(self.runtime_socket()), fx);
+        let until = later(self.now, limits::QUERY_DEADLINE);
+        self.trial.pending = Some(PendingFailure { failure, detail, until });
     }
 
     /// Judges the pending failure by what is known now.
-    fn resolve_failure(&mut self, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn resolve_failure(&mut self, fx: &mut Vec<Effect>) {
         let Some(PendingFailure { failure, detail, .. }) = self.trial.pending.take() else { return };
         let dead = matches!(self.process.kubelet(), Kubelet::Waiting { .. });
         if let Some(suspension) = self.suspended() {
@@ -192,7 +184,7 @@ impl State {
     pub(in crate::machine) fn note_exit(&mut self, run: &Run, exit: Exit, fx: &mut Vec<Effect>) -> bool {
         self.keep_earned(run);
         self.forget_progress();
-        self.forget_questions();
+        self.asks.forget_process();
         self.trial.pending = None; // whatever was pending while it ran
         let testing = matches!(self.records().phase, Phase::ControlTest(..)) && self.is_observing();
         if !self.is_judged() && !testing {

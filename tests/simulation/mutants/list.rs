@@ -44,10 +44,8 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::RunsInStall,
         name: "a start waits for the store for an hour",
         file: "machine/launch/step.rs",
-        original: "self.launch.next = Some(Next { version, stage: Stage::Loading(asked), announced: false });",
-        mutated: "let mut asked = asked;
-        asked.until = later(self.now, std::time::Duration::from_secs(3600));
-        self.launch.next = Some(Next { version, stage: Stage::Loading(asked), announced: false });",
+        original: "self.ask(asker, limits::LOAD_DEADLINE)",
+        mutated: "self.ask(asker, std::time::Duration::from_secs(3600))",
     },
     Mutant {
         law: Law::OneKubelet,
@@ -155,9 +153,9 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::SavedAsGiven,
         name: "it is saved under another version",
         file: "machine/change/step.rs",
-        original: "fx.push(Effect::Store(StoreRequest::Save(asked.ticket, source.clone(), payload)));",
+        original: "fx.push(Effect::Store(StoreRequest::Save(ticket, source.clone(), payload)));",
         mutated: r#"let other = Source { resource_version: "1".to_owned(), ..source.clone() };
-                fx.push(Effect::Store(StoreRequest::Save(asked.ticket, other, payload)));"#,
+                fx.push(Effect::Store(StoreRequest::Save(ticket, other, payload)));"#,
     },
     Mutant {
         law: Law::NothingLost,
@@ -488,8 +486,8 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::GivesUp,
         name: "a preflight is waited for",
         file: "machine/change/step.rs",
-        original: "self.ask(limits::PREFLIGHT_DEADLINE)",
-        mutated: "self.ask(std::time::Duration::from_secs(1 << 30))",
+        original: "self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE)",
+        mutated: "self.ask(Asker::Change, std::time::Duration::from_secs(1 << 30))",
     },
     Mutant {
         law: Law::WallClock,

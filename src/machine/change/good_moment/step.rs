@@ -9,7 +9,7 @@ use super::super::impact::refused_impact;
 use super::super::{Change, Stage};
 use super::{Cause, Inquiry, MomentTimes, Waiting};
 use crate::machine::evidence::{Hold, NodePressure, Query};
-use crate::machine::io::{Effect, Ticket, log};
+use crate::machine::io::{Effect, log};
 use crate::machine::model::{Moment, Rendered, later};
 use crate::machine::{Level, Run, State, events, limits, parse_courtesy};
 use kubelet_config::hazard::{self, HazardClass, Impact};
@@ -159,10 +159,8 @@ impl State {
         self.query(Query::Streams(pid, runtime), fx);
     }
 
-    pub(in crate::machine) fn streams_observed(&mut self, ticket: Ticket, streams: Option<u32>) {
-        if self.are_streams_awaited(ticket)
-            && let Some(inquiry) = self.inquiry_of_change()
-        {
+    pub(in crate::machine) fn streams_observed(&mut self, streams: Option<u32>) {
+        if let Some(inquiry) = self.inquiry_of_change() {
             (inquiry.awaits_streams, inquiry.streams) = (false, streams);
         }
     }
