@@ -40,17 +40,12 @@ fn adoptions(node: &Node) -> usize {
 #[test]
 fn trials_by_their_ends() {
     let mut node = Node::new();
-    node.assign("good");
-    node.pass(minutes(5));
+    node.assign("good").pass(minutes(5));
     assert_eq!(trials(&node), [], "it goes on");
-    node.pass(minutes(6));
-    node.assign("left");
-    node.pass(minutes(5));
-    node.assign("bad");
+    node.pass(minutes(6)).assign("left").pass(minutes(5)).assign("bad");
     node.pass(30);
     for _ in 0..2 {
-        node.exit(1);
-        node.pass(5);
+        node.exit(1).pass(5);
     }
     let [(TrialResult::Proven, proven), (TrialResult::NoVerdict, left), (TrialResult::RolledBack, bad)] =
         trials(&node)[..]
@@ -67,15 +62,9 @@ fn trials_by_their_ends() {
 #[test]
 fn a_trial_that_is_left_for_local_or_by_an_operator() {
     let mut node = Node::new();
-    node.assign("a");
-    node.pass(minutes(2));
-    node.operate(Command::Rollback { to: Target::Lkg }).unwrap();
-    node.pass(5);
+    node.assign("a").pass(minutes(2)).obey(Command::Rollback { to: Target::Lkg }).pass(5);
     assert!(matches!(trials(&node)[..], [(TrialResult::RolledBack, 110..=130)]), "{:?}", trials(&node));
-    node.assign("b");
-    node.pass(minutes(2));
-    node.step(Input::Node(Assignment::Local));
-    node.pass(5);
+    node.assign("b").pass(minutes(2)).step(Input::Node(Assignment::Local)).pass(5);
     assert!(matches!(trials(&node)[1..], [(TrialResult::NoVerdict, 110..=130)]), "{:?}", trials(&node));
 }
 
@@ -83,12 +72,10 @@ fn a_trial_that_is_left_for_local_or_by_an_operator() {
 #[test]
 fn a_trial_of_three_boots_has_failed() {
     let mut node = Node::new();
-    node.assign("a");
-    node.pass(30);
+    node.assign("a").pass(30);
     for _ in 0..3 {
         assert_eq!(trials(&node), [], "{:?}", node.events());
-        node.reboot();
-        node.pass(30);
+        node.reboot().pass(30);
     }
     assert!(matches!(trials(&node)[..], [(TrialResult::RolledBack, 0..=5)]), "{:?}", trials(&node));
 }
@@ -97,16 +84,13 @@ fn a_trial_of_three_boots_has_failed() {
 fn equal_content_goes_on_with_its_trial() {
     let mut node = Node::new();
     node.same_content.insert("b".to_owned(), "a".to_owned());
-    node.assign("a");
-    node.pass(minutes(5));
+    node.assign("a").pass(minutes(5));
     assert_eq!(adoptions(&node), 0);
-    node.assign("b");
-    node.pass(minutes(6));
+    node.assign("b").pass(minutes(6));
     assert_eq!((node.last_known_good(), adoptions(&node)), ("b", 1), "{:?}", node.events());
     assert!(matches!(trials(&node)[..], [(TrialResult::Proven, 600..=640)]), "{:?}", trials(&node));
     // What was proven under one name is on no trial under another.
-    node.assign("a");
-    node.pass(minutes(11));
+    node.assign("a").pass(minutes(11));
     assert_eq!((node.last_known_good(), adoptions(&node), trials(&node).len()), ("a", 2, 1), "{:?}", node.events());
 }
 
@@ -123,9 +107,7 @@ fn each_reason_for_a_suspension_as_it_begins() {
     node.environment.disk_full = true;
     node.pass(60);
     node.environment.disk_full = false;
-    node.pass(60);
-    node.assign("a");
-    node.pass(minutes(3));
+    node.pass(60).assign("a").pass(minutes(3));
     assert_eq!(suspensions(&node), []);
     node.environment.disk_full = true;
     node.pass(minutes(2));
@@ -153,26 +135,20 @@ fn a_version_that_is_refused_for_hazards_once() {
     node.define("a", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default());
     // The disk takes the refusal at the third try.
     node.store.full = true;
-    node.assign("a");
-    node.pass(30);
+    node.assign("a").pass(30);
     assert_eq!(refused(&node), [], "it is not durable: {:?}", node.events());
     node.store.full = false;
     node.pass(minutes(2));
     assert_eq!(refused(&node), [HazardClass::Reboot], "{:?}", node.events());
     // Nor is it another refusal when it comes again.
-    node.assign("b");
-    node.pass(minutes(11));
-    node.assign("a");
-    node.pass(60);
+    node.assign("b").pass(minutes(11)).assign("a").pass(60);
     assert_eq!((node.active(), refused(&node).len()), ("b", 1), "{:?}", node.events());
-    node.reboot();
-    node.pass(60);
+    node.reboot().pass(60);
     assert_eq!(refused(&node).len(), 1, "{:?}", node.events());
     // A change of pods alone.
     node.define("c", json!({"maxPods": 1}), ConfigAnnotations::default());
     node.inventory.pods = vec![pod("one"), pod("two")];
-    node.assign("c");
-    node.pass(60);
+    node.assign("c").pass(60);
     assert_eq!(refused(&node)[1..], [HazardClass::Pods], "{:?}", node.events());
 }
 
@@ -194,8 +170,7 @@ fn a_healthy_kubelet() {
     node.pass(minutes(2));
     assert!(node.state.is_kubelet_healthy());
     node.healthz = Some(true);
-    node.assign("a");
-    node.pass(60);
+    node.assign("a").pass(60);
     assert!(node.state.is_kubelet_healthy());
     node.healthz = Some(false);
     node.pass(10);

@@ -11,8 +11,7 @@ fn drifts(node: &Node) -> usize {
 }
 
 fn touched(node: &mut Node) {
-    node.step(Input::StoreTouched);
-    node.pass(15);
+    node.step(Input::StoreTouched).pass(15);
 }
 
 #[test]
@@ -63,8 +62,7 @@ fn what_could_not_be_read_is_looked_at_again() {
     touched(&mut node);
     node.store.damaged.insert("a".to_owned());
     node.store.fails = 1;
-    node.step(Input::StoreTouched);
-    node.pass(3);
+    node.step(Input::StoreTouched).pass(3);
     assert_eq!((drifts(&node), node.store.damaged.len(), node.store.fails), (0, 1, 0));
     node.pass(60);
     assert_eq!((drifts(&node), node.store.damaged.len()), (1, 0));
@@ -75,8 +73,7 @@ fn a_store_that_does_not_answer_is_asked_again() {
     let mut node = proven("a");
     node.store.damaged.insert("a".to_owned());
     (node.store.fails_after, node.store.fails, node.store.loses_answers) = (0, 1, true);
-    node.step(Input::StoreTouched);
-    node.pass(180);
+    node.step(Input::StoreTouched).pass(180);
     let asked = node.effects.iter().filter(|it| matches!(it, Effect::Store(StoreRequest::Verify(..)))).count();
     assert!(asked > 1 && node.store.damaged.is_empty(), "asked {asked} times");
 }

@@ -18,8 +18,7 @@ const COURTESY: u64 = 30;
 /// A node with `a` proven.
 fn proven() -> Node {
     let mut node = Node::with(Settings { courtesy: Duration::from_secs(COURTESY), ..Settings::default() });
-    node.assign("a");
-    node.pass(660);
+    node.assign("a").pass(660);
     assert_eq!(node.last_known_good(), "a");
     node
 }
@@ -60,8 +59,7 @@ fn what_does_not_end_delays_it_by_the_courtesy() {
         let mut node = proven();
         node.streams = Some(1);
         let annotations = ConfigAnnotations { courtesy: annotation.map(str::to_owned), ..ConfigAnnotations::default() };
-        node.define("b", json!({}), annotations);
-        node.assign("b");
+        node.define("b", json!({}), annotations).assign("b");
         assert_eq!(node.until_start(waits + 2), Some(waits - 1), "in second {waits}");
         assert_eq!(node.active(), "b");
     }
@@ -74,8 +72,7 @@ fn without_a_courtesy_nobody_asks() {
     node.define("b", json!({}), ConfigAnnotations { courtesy: Some("0".to_owned()), ..ConfigAnnotations::default() });
     let starts = node.starts.len();
     node.effects.clear();
-    node.assign("b");
-    node.pass(1);
+    node.assign("b").pass(1);
     assert_eq!(node.starts.len(), starts + 1);
     assert!(!node.effects.iter().any(|effect| matches!(effect, Effect::Query(_, Query::Streams(..)))));
 }
@@ -84,8 +81,7 @@ fn without_a_courtesy_nobody_asks() {
 #[test]
 fn what_the_disk_holds_is_not_said_to_wait_for_streams() {
     let mut node = proven();
-    node.assign("b");
-    node.pass(45);
+    node.assign("b").pass(45);
     node.streams = Some(1);
     node.assign("c");
     node.store.full = true; // what `b` earned is saved each minute
@@ -105,15 +101,13 @@ fn what_the_disk_holds_is_not_said_to_wait_for_streams() {
 fn what_was_overtaken_while_it_waited_is_removed() {
     let spread = || {
         let mut node = Node::with(Settings { spread_assignment: Duration::from_secs(3600), ..Settings::default() });
-        node.assign("a");
-        node.pass(3600 + 660);
+        node.assign("a").pass(3600 + 660);
         node
     };
     let starts: [fn() -> Node; 2] = [under_pressure, spread];
     for start in starts {
         let mut node = start();
-        node.assign("b");
-        node.assign("c");
+        node.assign("b").assign("c");
         assert_eq!((node.active(), node.state.pid().is_some()), ("a", true));
         let kept = node.effects.iter().rev().find_map(|effect| match effect {
             Effect::Store(StoreRequest::Collect(sources, digests)) => Some((sources.clone(), digests.len())),
@@ -137,8 +131,7 @@ fn what_cannot_be_known_holds_nothing() {
     assert!(node.effects.iter().any(says));
     // Nor does who never answers: three seconds for this, six for the baseline.
     let mut node = proven();
-    node.hold();
-    node.assign("b");
+    node.hold().assign("b");
     assert!(hold(&node).is_none());
     let asked =
         |node: &Node| node.effects.iter().filter(|effect| matches!(effect, Effect::Query(_, Query::Lease))).count();
@@ -170,23 +163,20 @@ fn a_courtesy_that_is_none_is_refused() {
 fn the_way_back_and_a_kubelet_that_is_not_up_do_not_wait() {
     // Somebody assigns last known good while `b` is on trial: a start is left in peace for ten seconds.
     let mut node = proven();
-    node.assign("b");
-    node.pass(20);
+    node.assign("b").pass(20);
     node.streams = Some(1);
     let starts = node.starts.len();
     node.assign("a");
     assert_eq!((node.starts.len(), node.active()), (starts + 1, "a"));
     // An operator goes back.
     let mut node = proven();
-    node.assign("b");
-    node.pass(20);
+    node.assign("b").pass(20);
     node.streams = Some(1);
-    node.operate(Command::Rollback { to: Target::Lkg }).unwrap();
+    node.obey(Command::Rollback { to: Target::Lkg });
     assert_eq!(node.active(), "a");
     // A trial fails, of a kubelet that runs and says no more that it is healthy.
     let mut node = proven();
-    node.assign("b");
-    node.pass(20);
+    node.assign("b").pass(20);
     node.streams = Some(1);
     node.healthz = Some(false);
     node.pass(60);
@@ -199,28 +189,20 @@ fn the_way_back_and_a_kubelet_that_is_not_up_do_not_wait() {
     // A kubelet that does not come up has nothing that could be cut.
     let mut node = proven();
     (node.streams, node.ready_after) = (Some(1), None);
-    node.exit(1);
-    node.pass(30);
+    node.exit(1).pass(30);
     let starts = node.starts.len();
-    node.assign("b");
-    node.pass(1);
+    node.assign("b").pass(1);
     assert_eq!((node.starts.len(), node.starts.last().unwrap().as_str()), (starts + 1, "b"));
 }
 
 #[test]
 fn a_wait_that_is_interrupted_does_not_begin_anew() {
-    let interruptions: [fn(&mut Node); 2] = [
-        |node| {
-            node.operate(Command::Freeze).unwrap();
-            node.operate(Command::Thaw).unwrap();
-        },
-        |node| node.step(Input::PolicyChanged),
-    ];
+    let interruptions: [fn(&mut Node) -> &mut Node; 2] =
+        [|node| node.obey(Command::Freeze).obey(Command::Thaw), |node| node.step(Input::PolicyChanged)];
     for interrupt in interruptions {
         let mut node = proven();
         node.streams = Some(1);
-        node.assign("b");
-        node.pass(10);
+        node.assign("b").pass(10);
         interrupt(&mut node);
         assert_eq!(node.until_start(40), Some(COURTESY - 10 - 1));
         assert_eq!((node.active(), told(&node)), ("b", 1));
@@ -231,12 +213,9 @@ fn a_wait_that_is_interrupted_does_not_begin_anew() {
 fn a_newer_version_or_none_ends_the_wait() {
     let mut node = proven();
     node.streams = Some(1);
-    node.assign("b");
-    node.pass(10);
-    node.assign("a");
+    node.assign("b").pass(10).assign("a");
     assert!(node.state.waiting().is_none() && node.until_start(60).is_none(), "as it was");
-    node.assign("b");
-    node.pass(10);
+    node.assign("b").pass(10);
     node.step(Input::ConfigMapFailed { why: "the ConfigMap does not exist".into(), definite: true });
     assert!(node.state.waiting().is_none() && node.until_start(60).is_none());
     assert_eq!(node.active(), "a");
@@ -276,8 +255,7 @@ fn pressure_that_the_change_may_end_does_not_hold_it() {
         let acknowledge = acknowledge.map(str::to_owned);
         node.define("b", fields.clone(), ConfigAnnotations { acknowledge, ..ConfigAnnotations::default() });
         let starts = node.starts.len();
-        node.assign("b");
-        node.pass(60);
+        node.assign("b").pass(60);
         assert_eq!(node.starts.len() == starts, waits, "{fields} {:?}", node.events());
     }
     // What runs is the node's own content under another name: it is not on trial for that.
@@ -287,21 +265,16 @@ fn pressure_that_the_change_may_end_does_not_hold_it() {
     node.pressure = [NodePressure::Disk].into();
     node.pass(20);
     let starts = node.starts.len();
-    node.assign("b");
-    node.pass(60);
+    node.assign("b").pass(60);
     assert_eq!(node.starts.len(), starts);
     // It may be the work of what is on trial.
     let mut node = proven();
-    node.assign("b");
-    node.pass(20);
+    node.assign("b").pass(20);
     node.pressure = [NodePressure::Memory].into();
-    node.pass(10);
-    node.assign("c");
-    node.pass(1);
+    node.pass(10).assign("c").pass(1);
     assert_eq!(node.active(), "c");
     // Or of what failed meanwhile.
-    node.operate(Command::Rollback { to: Target::Lkg }).unwrap();
-    node.pass(1);
+    node.obey(Command::Rollback { to: Target::Lkg }).pass(1);
     assert_eq!(node.active(), "a");
 }
 
@@ -323,16 +296,13 @@ fn a_reset_waits_for_the_end_of_a_pressure_and_tells_what_it_costs() {
     );
     node.assign("a");
     assert!(node.state.waiting().is_none() && node.until_start(20).is_none(), "as it was");
-    node.step(withdrawn());
-    node.pass(2);
+    node.step(withdrawn()).pass(2);
     node.pressure.clear();
     node.pass(12);
     assert_eq!((node.active(), told(&node)), ("", 2));
 
     let mut node = Node::with(Settings::default());
-    node.define("few", json!({"maxPods": 500}), ConfigAnnotations::default());
-    node.assign("few");
-    node.pass(660);
+    node.define("few", json!({"maxPods": 500}), ConfigAnnotations::default()).assign("few").pass(660);
     let pods = (0..111).map(|number| pod(&format!("p{number:03}")));
     node.inventory = PodInventory { pods: pods.collect(), ..PodInventory::default() };
     node.step(withdrawn());
@@ -345,12 +315,10 @@ fn a_reset_waits_for_the_end_of_a_pressure_and_tells_what_it_costs() {
 #[test]
 fn a_reset_to_a_local_file_that_cannot_be_read_waits_for_the_end_of_a_pressure_too() {
     let mut node = Node::with(Settings::default());
-    node.define("a", json!({"kubeReserved": {"memory": "1Gi"}}), ConfigAnnotations::default());
-    node.assign("a");
+    node.define("a", json!({"kubeReserved": {"memory": "1Gi"}}), ConfigAnnotations::default()).assign("a");
     node.pass(660);
     (node.pressure, node.store.local_fault) = ([NodePressure::Disk].into(), Some(torn()));
-    node.pass(10);
-    node.step(Input::Node(kubelet_config::assignment::Assignment::Local));
+    node.pass(10).step(Input::Node(kubelet_config::assignment::Assignment::Local));
     assert!(node.until_start(600).is_none());
     assert_eq!((node.active(), hold(&node)), ("a", Some(Hold::Pressure([NodePressure::Disk].into()))));
     node.pressure.clear();
@@ -382,8 +350,7 @@ fn it_waits_for_as_long_as_any_restart_would_cost_pods() {
         node.inventory = stray();
         node.streams = Some(1);
         let annotations = ConfigAnnotations { courtesy: Some(courtesy.to_owned()), ..ConfigAnnotations::default() };
-        node.define("b", json!({"syncFrequency": "2m"}), annotations);
-        node.assign("b");
+        node.define("b", json!({"syncFrequency": "2m"}), annotations).assign("b");
         assert!(node.until_start(3600).is_none(), "{:?}", node.events());
         assert_eq!((label(&node), told(&node)), (Some("pods-lost"), 1));
         let message = node_status(&node.state).condition.message;
@@ -415,21 +382,17 @@ fn pods_lost_to_any_restart_hold_only_what_can_be_acknowledged_and_is_known() {
         node.inventory = inventory;
         let annotations =
             ConfigAnnotations { acknowledge: acknowledge.map(str::to_owned), ..ConfigAnnotations::default() };
-        node.define("b", json!({"syncFrequency": "2m"}), annotations);
-        node.assign("b");
-        node.pass(1);
+        node.define("b", json!({"syncFrequency": "2m"}), annotations).assign("b").pass(1);
         assert_eq!(node.active(), "b", "{acknowledge:?}");
     }
     // What was never listed holds nothing. A list that fails does not say that they are gone.
     let mut node = proven();
     (node.inventory, node.lists_pods) = (stray(), false);
-    node.assign("b");
-    node.pass(1);
+    node.assign("b").pass(1);
     assert_eq!(node.active(), "b");
     let mut node = proven();
     node.inventory = stray();
-    node.assign("b");
-    node.pass(20);
+    node.assign("b").pass(20);
     node.lists_pods = false;
     node.pass(60);
     assert_eq!((label(&node), node.active()), (Some("pods-lost"), "a"));
@@ -438,21 +401,18 @@ fn pods_lost_to_any_restart_hold_only_what_can_be_acknowledged_and_is_known() {
     node.inventory = stray();
     let fits = |name: &str| PodSummary { name: name.to_owned(), node_selector: Value::Null, ..stray().pods[0].clone() };
     node.inventory.pods.extend([fits("default/web"), fits("default/worker")]);
-    node.define("b", json!({"maxPods": 1}), ConfigAnnotations::default());
-    node.assign("b");
-    node.pass(5);
+    node.define("b", json!({"maxPods": 1}), ConfigAnnotations::default()).assign("b").pass(5);
     let message = node.message("KubeletConfigRejected");
     assert!(message.contains("default/worker (OutOfpods)"), "{message}");
     // The ways back, by an assignment, an operator, and a reset: there is no ConfigMap to acknowledge it.
-    let ways_back: [fn(&mut Node); 3] = [
+    let ways_back: [fn(&mut Node) -> &mut Node; 3] = [
         |node| node.assign("a"),
-        |node| drop(node.operate(Command::Rollback { to: Target::Lkg }).unwrap()),
+        |node| node.obey(Command::Rollback { to: Target::Lkg }),
         |node| node.step(Input::Node(kubelet_config::assignment::Assignment::Local)),
     ];
     for (go_back, runs) in ways_back.into_iter().zip(["a", "a", ""]) {
         let mut node = proven();
-        node.assign("b");
-        node.pass(20);
+        node.assign("b").pass(20);
         node.inventory = stray();
         go_back(&mut node);
         node.pass(1);
@@ -463,9 +423,7 @@ fn pods_lost_to_any_restart_hold_only_what_can_be_acknowledged_and_is_known() {
 #[test]
 fn pressure_that_comes_while_the_baseline_is_waited_for_holds_it_too() {
     let mut node = proven();
-    node.hold();
-    node.assign("b");
-    node.pass(4); // the baseline was asked for, and nobody answers
+    node.hold().assign("b").pass(4); // the baseline was asked for, and nobody answers
     let starts = node.starts.len();
     let readiness = kubelet_supervisor::machine::evidence::NodeReadiness {
         ready: true,
@@ -474,8 +432,6 @@ fn pressure_that_comes_while_the_baseline_is_waited_for_holds_it_too() {
         ..Default::default()
     };
     node.pressure.clone_from(&readiness.pressure);
-    node.step(Input::NodeObserved(readiness));
-    node.release();
-    node.pass(30);
+    node.step(Input::NodeObserved(readiness)).release().pass(30);
     assert_eq!((node.starts.len(), hold(&node)), (starts, Some(Hold::Pressure([NodePressure::Pid].into()))));
 }

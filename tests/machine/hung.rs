@@ -24,8 +24,7 @@ fn node() -> Node {
 fn without_pings() -> Node {
     let mut node = node();
     node.pings = false;
-    node.exit(1);
-    node.pass(60);
+    node.exit(1).pass(60);
     assert!(node.running().is_some());
     node
 }
@@ -55,8 +54,7 @@ fn spared(node: &Node) -> Vec<String> {
 #[test]
 fn it_is_restarted_as_it_was() {
     let mut node = node();
-    node.assign("a");
-    node.pass(660);
+    node.assign("a").pass(660);
     assert_eq!((node.last_known_good(), node.starts.len()), ("a", 2), "{:?}", node.starts);
     let before = node.disk().clone();
     node.log_tail = vec!["E1121 10:00:00.000000 1 kubelet.go:1] the last line".to_owned()];
@@ -146,8 +144,7 @@ fn nobody_looks_where_it_is_off() {
     let mut without_healthz = node();
     for node in [&mut off, &mut without_healthz] {
         (node.pings, node.healthz) = (false, None);
-        node.exit(1);
-        node.pass(60);
+        node.exit(1).pass(60);
         let before = node.effects.len();
         assert_eq!(until_restart(node, 3600), None);
         let asked = |effect: &&Effect| matches!(effect, Effect::Probe(..) | Effect::Query(..));
@@ -243,8 +240,7 @@ fn one_that_minds_no_signal_is_killed() {
 #[test]
 fn a_trial_has_its_own_verdict() {
     let mut node = node();
-    node.assign("a");
-    node.pass(60);
+    node.assign("a").pass(60);
     (node.pings, node.healthz) = (false, Some(false));
     node.pass(45);
     node.healthz = Some(true);
@@ -258,13 +254,10 @@ fn a_trial_has_its_own_verdict() {
 fn the_wait_for_a_retry_has_none() {
     let mut node = node();
     node.ready_after = None;
-    node.assign("a");
-    node.exit(255); // a
+    node.assign("a").exit(255); // a
     node.exit(255); // local: not to blame
     node.ready_after = Some(1);
-    node.pass(11);
-    node.exit(255);
-    node.pass(15);
+    node.pass(11).exit(255).pass(15);
     assert!(matches!(node.state.records().phase, Phase::RetryLater(..)), "{:?}", node.events());
     (node.pings, node.healthz) = (false, Some(false));
     assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
@@ -301,10 +294,9 @@ fn a_control_test_for_another_sign_has_none() {
 #[test]
 fn one_that_was_well_on_trial_was_alive() {
     let mut node = without_pings();
-    node.assign("a");
-    node.pass(60);
+    node.assign("a").pass(60);
     node.healthz = Some(false);
-    node.operate(Command::Pin { to: None }).unwrap(); // before anybody looks again
+    node.obey(Command::Pin { to: None }); // before anybody looks again
     assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
 }
 
@@ -317,18 +309,14 @@ fn a_change_that_comes_goes_first() {
     node.assign("a");
     assert_eq!(until_restart(&mut node, limits::PREFLIGHT_DEADLINE.as_secs() - 10), None);
     (node.healthz, node.preflight_answers) = (Some(true), true);
-    node.end_preflight();
-    node.pass(30);
+    node.end_preflight().pass(30);
     assert_eq!((node.running(), dumps(&node)), (Some("a"), 0), "one restart is enough");
 }
 
 #[test]
 fn what_is_pinned_stays_pinned() {
     let mut node = node();
-    node.assign("a");
-    node.pass(30);
-    node.operate(Command::Pin { to: None }).unwrap();
-    node.assign("b");
+    node.assign("a").pass(30).obey(Command::Pin { to: None }).assign("b");
     node.pass(30);
     (node.pings, node.healthz) = (false, Some(false));
     assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
@@ -340,13 +328,11 @@ fn what_is_pinned_stays_pinned() {
 #[test]
 fn what_could_not_be_started_again_is_let_be() {
     let mut node = node();
-    node.assign("a");
-    node.pass(700);
+    node.assign("a").pass(700);
     assert_eq!((node.running(), node.last_known_good()), (Some("a"), "a"));
     node.api = false;
     node.store.lose(&source("a"));
-    node.step(Input::StoreTouched);
-    node.pass(30);
+    node.step(Input::StoreTouched).pass(30);
     node.pings = false;
     node.healthz = Some(false);
     assert_eq!(until_restart(&mut node, 3 * HUNG_AFTER), None);
@@ -392,16 +378,14 @@ fn what_comes_to_life_while_the_disk_is_asked_is_let_be() {
         node.effects.contains(&Effect::Store(StoreRequest::ProbeDisk))
     };
     assert!((0..HUNG_AFTER + LATER).find(is_asked).is_some());
-    node.step(Input::Watchdog);
-    node.end_stall();
+    node.step(Input::Watchdog).end_stall();
     assert_eq!(until_restart(&mut node, HUNG_AFTER - LATER), None);
 }
 
 #[test]
 fn what_the_disk_does_not_give_is_not_started_again() {
     let mut node = node();
-    node.assign("a");
-    node.pass(700);
+    node.assign("a").pass(700);
     node.store.unreadable.insert("a".to_owned());
     (node.pings, node.healthz) = (false, Some(false));
     assert_eq!(until_restart(&mut node, 2 * HUNG_AFTER), None);

@@ -14,8 +14,7 @@ use testkit::node::{Node, torn};
 
 fn edit(node: &mut Node, text: &str) {
     node.store.local = text.to_owned();
-    node.step(Input::LocalFilesTouched);
-    node.pass(30);
+    node.step(Input::LocalFilesTouched).pass(30);
 }
 
 fn told(node: &Node) -> usize {
@@ -23,8 +22,7 @@ fn told(node: &Node) -> usize {
 }
 
 fn prove(node: &mut Node, name: &str) {
-    node.assign(name);
-    node.pass(700);
+    node.assign(name).pass(700);
     assert_eq!((node.active(), node.last_known_good()), (name, name), "{:?}", node.events());
 }
 
@@ -70,15 +68,13 @@ fn writes_in_a_row_are_read_once() {
     };
     let before = asked(&node);
     for _ in 0..10 {
-        node.step(Input::LocalFilesTouched);
-        node.pass(1);
+        node.step(Input::LocalFilesTouched).pass(1);
     }
     assert_eq!(asked(&node), before);
     node.pass(5);
     assert_eq!(asked(&node), before + 1);
     for _ in 0..60 {
-        node.step(Input::LocalFilesTouched);
-        node.pass(1);
+        node.step(Input::LocalFilesTouched).pass(1);
     }
     assert!((before + 3..=before + 5).contains(&asked(&node)), "{} times", asked(&node) - before);
 }
@@ -90,8 +86,7 @@ fn a_start_ends_the_difference() {
     node.pass(60);
     edit(&mut node, "2");
     assert!(node.state.local_files_difference().is_some());
-    node.exit(1);
-    node.pass(30);
+    node.exit(1).pass(30);
     assert_eq!((node.state.local_files_difference(), told(&node)), (None, 1));
 }
 
@@ -103,8 +98,7 @@ fn a_file_that_ends_each_kubelet_is_told_once() {
     node.store.local_fault = Some(torn());
     edit(&mut node, "2");
     for _ in 0..5 {
-        node.exit(1);
-        node.pass(30);
+        node.exit(1).pass(30);
     }
     assert_eq!(told(&node), 1, "{:?}", node.events());
 }
@@ -177,9 +171,7 @@ fn followed_it_is_what_is_assigned_where_nothing_else_is() {
     let mut node = Node::with(settings);
     node.define_overlay("local-files");
     node.same_content.insert("local-files".to_owned(), "local".to_owned());
-    node.step(Input::Node(Assignment::Local));
-    node.edit("local-files", "1");
-    node.pass(700);
+    node.step(Input::Node(Assignment::Local)).edit("local-files", "1").pass(700);
     assert_eq!(
         (node.last_known_good(), node.starts.len()),
         ("local-files", 1),
@@ -195,11 +187,9 @@ fn followed_it_is_what_is_assigned_where_nothing_else_is() {
             node.effects.iter().filter(watches).count()
         };
         let before = asked(node);
-        node.step(Input::LocalFilesTouched);
-        node.pass(5);
+        node.step(Input::LocalFilesTouched).pass(5);
         assert!(asked(node) > before, "they are read again");
-        node.edit("local-files", version);
-        node.pass(30);
+        node.edit("local-files", version).pass(30);
     };
     edit(&mut node, "2", "2");
     assert_eq!((node.running(), node.starts.len()), (Some("local+2"), 2), "{:?}", node.events());
@@ -210,8 +200,7 @@ fn followed_it_is_what_is_assigned_where_nothing_else_is() {
     node.pass(60);
     assert_eq!(node.running(), Some("local"), "the proven bytes: {:?}", node.events());
     // What the API server assigns goes before them.
-    node.assign("b");
-    node.pass(60);
+    node.assign("b").pass(60);
     assert_eq!(node.running(), Some("b"));
 }
 
@@ -219,12 +208,9 @@ fn followed_it_is_what_is_assigned_where_nothing_else_is() {
 #[test]
 fn followed_it_waits_until_there_is_something_to_go_back_to() {
     let mut node = following_itself();
-    node.step(Input::Node(Assignment::Local));
-    node.edit("local-files", "1");
-    node.pass(60);
+    node.step(Input::Node(Assignment::Local)).edit("local-files", "1").pass(60);
     edit(&mut node, "2");
-    node.edit("local-files", "2");
-    node.pass(120);
+    node.edit("local-files", "2").pass(120);
     assert_eq!((node.running(), node.starts.len()), (Some(""), 1), "{:?}", node.events());
     node.pass(700);
     assert_eq!((node.running(), node.starts.len()), (Some("local+2"), 2), "{:?}", node.events());
@@ -245,17 +231,12 @@ fn following_itself() -> Node {
 #[test]
 fn what_was_first_seen_is_gone_back_to_from_the_first_edit() {
     let mut node = following_itself();
-    node.step(Input::Node(Assignment::Local));
-    node.edit("local-files", "1");
-    node.pass(60);
+    node.step(Input::Node(Assignment::Local)).edit("local-files", "1").pass(60);
     assert_eq!(node.disk().assigned.clone().unwrap().digest.unwrap().0, "local", "its bytes are kept");
     node.store.local = "2".to_owned();
-    node.exit(1);
-    node.pass(30);
+    node.exit(1).pass(30);
     assert_eq!(node.running(), Some("local"), "{:?}", node.events());
-    node.step(Input::LocalFilesTouched);
-    node.edit("local-files", "2");
-    node.pass(400);
+    node.step(Input::LocalFilesTouched).edit("local-files", "2").pass(400);
     assert_eq!(node.running(), Some("local"), "it is not proven yet: {:?}", node.events());
     node.ready_after = None; // what comes next is fatal
     node.until_start(600).unwrap();
@@ -273,14 +254,11 @@ fn an_edit_that_nobody_saw_begin_waits_for_a_restart() {
     let mut node = following_itself();
     node.pass(60);
     node.store.local = "2".to_owned();
-    node.step(Input::Node(Assignment::Local));
-    node.edit("local-files", "2");
-    node.pass(1000);
+    node.step(Input::Node(Assignment::Local)).edit("local-files", "2").pass(1000);
     assert_eq!((node.starts.len(), node.running()), (1, Some("")), "{:?}", node.events());
     let told = node.state.sync_error().map(|(_, why)| why.to_owned()).unwrap_or_default();
     assert!(told.contains("taken up once the kubelet was restarted"), "{told}");
-    node.exit(1);
-    node.pass(1500);
+    node.exit(1).pass(1500);
     let proven = node.disk().last_known_good.clone().unwrap();
     assert_eq!((node.starts.len(), proven.digest.unwrap().0), (2, "local+2".to_owned()), "{:?}", node.events());
     assert!(node.state.sync_error().is_none());
@@ -291,18 +269,13 @@ fn a_hazard_is_accepted_for_one_content() {
     let mut node = following_itself();
     node.define("local-files", json!({}), ConfigAnnotations::default());
     let acknowledge = |node: &mut Node, class| node.operate(Command::Acknowledge { class });
-    node.step(Input::Node(Assignment::Local));
-    node.edit("local-files", "1");
-    node.pass(700);
+    node.step(Input::Node(Assignment::Local)).edit("local-files", "1").pass(700);
     assert!(acknowledge(&mut node, HazardClass::Reboot).unwrap_err().contains("no hazard of the local files waits"));
     let edit = |node: &mut Node, version: &str, fields: Value| {
         node.define(&format!("local-files@{version}"), fields, ConfigAnnotations::default());
         node.store.local = version.to_owned();
         node.same_content.insert(format!("local-files@{version}"), format!("local+{version}"));
-        node.step(Input::LocalFilesTouched);
-        node.pass(5);
-        node.edit("local-files", version);
-        node.pass(30);
+        node.step(Input::LocalFilesTouched).pass(5).edit("local-files", version).pass(30);
     };
     edit(&mut node, "2", json!({"cgroupDriver": "systemd"}));
     assert!(node.is_bad("local-files"), "{:?}", node.events());
@@ -318,11 +291,10 @@ fn a_hazard_is_accepted_for_one_content() {
 #[test]
 fn what_an_operator_holds_is_told_though_it_is_followed() {
     let mut node = following();
-    node.operate(Command::Freeze).unwrap();
+    node.obey(Command::Freeze);
     edit(&mut node, "2");
     assert_eq!((told(&node), node.running()), (1, Some("a")), "{:?}", node.events());
-    node.operate(Command::Thaw).unwrap();
-    node.pass(90);
+    node.obey(Command::Thaw).pass(90);
     assert_eq!((told(&node), node.running()), (1, Some("a+2")), "{:?}", node.events());
 }
 
@@ -364,16 +336,13 @@ fn an_edit_that_is_taken_back_is_not_made() {
     assert_eq!((&node.disk().assigned, node.starts.len()), (&node.disk().last_known_good, starts));
 
     let mut node = following_itself();
-    node.step(Input::Node(Assignment::Local));
-    node.edit("local-files", "1");
-    node.pass(700);
+    node.step(Input::Node(Assignment::Local)).edit("local-files", "1").pass(700);
     node.refused.push("local+2".to_owned());
     for (text, version) in [("2", "2"), ("", "1")] {
         node.effects.clear();
         edit(&mut node, text);
         assert!(node.effects.iter().any(|effect| matches!(effect, Effect::Watch(Some(_)))), "{text:?} is read");
-        node.edit("local-files", version);
-        node.pass(30);
+        node.edit("local-files", version).pass(30);
         let is_bad = node.disk().assigned != node.disk().last_known_good;
         assert_eq!((is_bad, node.starts.len()), (version == "2", 1), "{:?}", node.events());
     }

@@ -42,9 +42,7 @@ fn confirmed(within: &str) -> ConfigAnnotations {
 /// A node where a waits to be confirmed, within half an hour.
 fn awaiting() -> Node {
     let mut node = Node::new();
-    node.define("a", json!({}), confirmed("30m"));
-    node.assign("a");
-    node.pass(minutes(12));
+    node.define("a", json!({}), confirmed("30m")).assign("a").pass(minutes(12));
     assert!(matches!(node.disk().phase, Phase::AwaitingConfirmation(..)), "{:?}", node.disk());
     node
 }
@@ -68,7 +66,6 @@ fn exits_at_its_start(node: &mut Node, name: &str) {
 }
 
 fn prove(node: &mut Node, name: &str) {
-    node.assign(name);
-    node.pass(minutes(11));
+    node.assign(name).pass(minutes(11));
     assert_eq!((node.active(), node.last_known_good()), (name, name), "{:?}", node.events());
 }

@@ -15,8 +15,7 @@ fn node() -> Node {
 
 fn forbid(node: &mut Node, name: &str) {
     node.store.forbidden.insert(name.to_owned());
-    node.step(Input::PolicyChanged);
-    node.pass(5);
+    node.step(Input::PolicyChanged).pass(5);
 }
 
 fn sign(node: &mut Node, name: &str, sequence: u64, expires: u64) {
@@ -39,8 +38,7 @@ fn what_it_refuses_is_not_started() {
     prove(&mut node, "a");
     node.store.forbidden.insert("b".into());
     let starts = node.starts.len();
-    node.assign("b");
-    node.pass(700);
+    node.assign("b").pass(700);
     assert_eq!((node.running(), node.starts.len()), (Some("a"), starts), "and it costs no restart");
     assert_eq!(condition(&node).0, "Rejected");
     assert!(node.message("KubeletConfigRejected").contains("the node's policy: b"));
@@ -51,12 +49,10 @@ fn what_it_refuses_is_not_started() {
 fn it_is_taken_up_once_the_policy_admits_it() {
     let mut node = node();
     node.store.forbidden.insert("b".into());
-    node.assign("b");
-    node.pass(30);
+    node.assign("b").pass(30);
     assert!(node.is_bad("b") && node.running() != Some("b"));
     node.store.forbidden.clear();
-    node.step(Input::PolicyChanged);
-    node.pass(30);
+    node.step(Input::PolicyChanged).pass(30);
     assert_eq!(node.running(), Some("b"));
     assert!(node.disk().bad.is_empty(), "nobody had to say retry");
 }
@@ -74,8 +70,7 @@ fn what_runs_goes_on_and_is_told_of() {
     assert!(message.contains("the node's policy: a"), "{message}");
     assert!(node.message("KubeletConfigForbidden").contains("the node's policy: a"));
     node.store.forbidden.clear();
-    node.step(Input::PolicyChanged);
-    node.pass(5);
+    node.step(Input::PolicyChanged).pass(5);
     assert_eq!(condition(&node).0, "LastKnownGood");
 }
 
@@ -85,16 +80,13 @@ fn what_it_forbids_is_not_started_again() {
     prove(&mut node, "a");
     prove(&mut node, "b");
     forbid(&mut node, "b");
-    node.exit(1);
-    node.pass(60);
+    node.exit(1).pass(60);
     assert_eq!(node.running(), Some("a"), "an earlier one, which is admitted");
     node.store.forbidden.insert("a".into());
-    node.reboot();
-    node.pass(60);
+    node.reboot().pass(60);
     assert_eq!(node.running(), Some(""), "the node's own: a kubelet runs");
     node.store.forbidden.clear();
-    node.step(Input::PolicyChanged);
-    node.pass(700);
+    node.step(Input::PolicyChanged).pass(700);
     assert_eq!(node.running(), Some("b"), "what is on record was kept");
 }
 
@@ -105,11 +97,9 @@ fn equal_content_under_a_forbidden_name_is_not_adopted() {
     node.same_content.insert("b".into(), "a".into());
     node.store.forbidden.insert("b".into());
     let starts = node.starts.len();
-    node.assign("b");
-    node.pass(60);
+    node.assign("b").pass(60);
     assert_eq!((node.running(), node.starts.len(), condition(&node).0), (Some("a"), starts, "Rejected"));
-    node.reboot();
-    node.pass(60);
+    node.reboot().pass(60);
     assert_eq!(node.running(), Some("a"), "nobody took it away by a name");
 }
 
@@ -121,14 +111,12 @@ fn the_same_name_with_other_bytes_is_a_candidate() {
     forbid(&mut node, "a");
     node.same_content.insert("a".into(), "other".into());
     let starts = node.starts.len();
-    node.step(Input::PolicyChanged);
-    node.pass(60);
+    node.step(Input::PolicyChanged).pass(60);
     assert_eq!((node.running(), node.starts.len()), (Some("a"), starts), "what runs was admitted, this was not");
     assert_eq!((condition(&node).0, node.last_known_good()), ("Rejected", "a"));
     node.store.forbidden.clear();
     node.refused = vec!["other".into()];
-    node.step(Input::PolicyChanged);
-    node.pass(60);
+    node.step(Input::PolicyChanged).pass(60);
     assert!(node.preflights.iter().any(|judged| judged.contains("other")), "{:?}", node.preflights);
     assert_eq!((node.running(), node.starts.len(), node.last_known_good()), (Some("a"), starts, "a"));
 }
@@ -138,15 +126,12 @@ fn one_that_cannot_be_read_admits_nothing_new() {
     let mut node = node();
     prove(&mut node, "a");
     node.store.policy = PolicyState::Unreadable("torn".into());
-    node.step(Input::PolicyChanged);
-    node.assign("b");
-    node.pass(120);
+    node.step(Input::PolicyChanged).assign("b").pass(120);
     assert_eq!((node.running(), condition(&node).0), (Some("a"), "SyncFailed"));
     assert!(condition(&node).1.contains("torn"));
     assert!(!node.is_bad("b"), "it is not to blame");
     node.store.policy = PolicyState::InForce;
-    node.step(Input::PolicyChanged);
-    node.pass(30);
+    node.step(Input::PolicyChanged).pass(30);
     assert_eq!(node.running(), Some("b"));
 }
 
@@ -154,29 +139,22 @@ fn one_that_cannot_be_read_admits_nothing_new() {
 fn one_that_cannot_be_read_takes_nothing_away() {
     let mut node = node();
     prove(&mut node, "a");
-    node.assign("b");
-    node.pass(60);
+    node.assign("b").pass(60);
     node.store.policy = PolicyState::Unreadable("torn".into());
-    node.step(Input::PolicyChanged);
-    node.exit(1);
-    node.pass(30);
+    node.step(Input::PolicyChanged).exit(1).pass(30);
     assert_eq!(node.running(), Some("b"), "its trial goes on");
     node.pass(700);
     assert_eq!(node.last_known_good(), "b");
-    node.reboot();
-    node.pass(60);
+    node.reboot().pass(60);
     assert_eq!(node.running(), Some("b"));
 }
 
 #[test]
 fn labels_name_fewer_namespaces() {
     let mut node = node();
-    node.step(Input::AssignedByLabels(true));
-    node.assign("elsewhere");
-    node.pass(60);
+    node.step(Input::AssignedByLabels(true)).assign("elsewhere").pass(60);
     assert!(node.is_bad("elsewhere") && node.running() != Some("elsewhere"));
-    node.step(Input::AssignedByLabels(false));
-    node.pass(60);
+    node.step(Input::AssignedByLabels(false)).pass(60);
     assert_eq!(node.running(), Some("elsewhere"), "native's freedom");
 }
 
@@ -187,12 +165,10 @@ fn a_lower_sequence_is_refused() {
         sign(&mut node, name, sequence, LATER);
     }
     prove(&mut node, "a");
-    node.assign("b");
-    node.pass(60);
+    node.assign("b").pass(60);
     assert_eq!((node.running(), node.disk().sequences.get("p")), (Some("a"), Some(&7)));
     assert!(condition(&node).1.contains("sequence 6 of pool p is lower than 7"), "{}", condition(&node).1);
-    node.reboot();
-    node.pass(60);
+    node.reboot().pass(60);
     assert_eq!(node.running(), Some("a"), "over a boot as well");
     prove(&mut node, "c");
 }
@@ -211,8 +187,7 @@ fn a_rollback_keeps_the_sequence() {
     assert!(node.operate(Command::Unpin).is_ok());
     node.edit("a", "2");
     sign(&mut node, "a@2", 1, LATER);
-    node.assign("a");
-    node.pass(60);
+    node.assign("a").pass(60);
     assert_ne!(node.running(), Some("a@2"), "the cluster cannot go back below it");
 }
 
@@ -226,12 +201,9 @@ fn what_expired_or_whose_key_ended_is_not_taken_up_and_goes_on() {
         prove(&mut node, "a");
         sign(&mut node, "b", 2, LATER);
         node.store.signed.values_mut().for_each(end);
-        node.step(Input::PolicyChanged);
-        node.reboot();
-        node.pass(60);
+        node.step(Input::PolicyChanged).reboot().pass(60);
         assert_eq!((node.running(), condition(&node).0), (Some("a"), "LastKnownGood"), "it was taken up in time");
-        node.assign("b");
-        node.pass(60);
+        node.assign("b").pass(60);
         assert_eq!(node.running(), Some("a"));
         assert!(condition(&node).1.contains(said), "{}", condition(&node).1);
         assert_eq!(node.state.active().map(|version| version.source.clone()), Some(source("a")));
@@ -247,17 +219,14 @@ fn what_a_wrong_clock_refused_is_asked_again_once_it_is_set() {
     let right = node.wall_nanos;
     node.wall_nanos = right + (LATER * 1_000_000_000);
     sign(&mut node, "b", 1, LATER);
-    node.assign("b");
-    node.pass(60);
+    node.assign("b").pass(60);
     assert!(condition(&node).1.contains("it expired at"), "{}", condition(&node).1);
     node.pass(3600);
     assert_eq!(node.running(), Some("a"));
     let loads = node.events().len();
-    node.step(Input::ClockSet);
-    node.pass(60);
+    node.step(Input::ClockSet).pass(60);
     assert_eq!((node.running(), node.events().len()), (Some("a"), loads), "still wrong, and that is not told twice");
     node.wall_nanos = right;
-    node.step(Input::ClockSet);
-    node.pass(60);
+    node.step(Input::ClockSet).pass(60);
     assert_eq!(node.running(), Some("b"), "nobody had to say retry");
 }

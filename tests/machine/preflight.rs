@@ -14,8 +14,7 @@ use testkit::node::{Node, REFUSAL};
 
 fn node() -> Node {
     let mut node = Node::new();
-    node.step(Input::KubeletVersion("v1.20.2".to_owned()));
-    node.create("a", json!({}), ConfigAnnotations::default());
+    node.step(Input::KubeletVersion("v1.20.2".to_owned())).create("a", json!({}), ConfigAnnotations::default());
     node.pass(20);
     node
 }
@@ -30,8 +29,7 @@ fn result(node: &Node) -> Option<PreflightResult> {
 
 fn finding(node: &mut Node, name: &str) -> PreflightStatus {
     let asked = format!("n/{name}");
-    node.request(Some(&asked));
-    node.pass(limits::PREFLIGHT_REQUEST_PAUSE.as_secs() + 1);
+    node.request(Some(&asked)).pass(limits::PREFLIGHT_REQUEST_PAUSE.as_secs() + 1);
     let said = said(node).unwrap_or_else(|| panic!("no answer to {name}"));
     assert!(said.answers(&asked), "{said:?}");
     assert_eq!(said.kubelet_version, node.state.kubelet_version().unwrap_or_default());
@@ -124,8 +122,7 @@ fn it_changes_nothing() {
     node.create("refused", json!({}), ConfigAnnotations::default());
     node.create("hazard", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default());
     node.refused.push("refused".to_owned());
-    node.assign("good");
-    node.pass(660);
+    node.assign("good").pass(660);
     let seen = |node: &Node| {
         let status = node_status(&node.state);
         let status = (status.annotation(), status.about(), status.condition);
@@ -136,8 +133,7 @@ fn it_changes_nothing() {
     for name in ["a", "refused", "hazard", "absent", "good"] {
         finding(&mut node, name);
     }
-    node.request(None);
-    node.pass(30);
+    node.request(None).pass(30);
     assert_eq!((seen(&node), count(&node, saves)), before);
 }
 
@@ -145,28 +141,23 @@ fn it_changes_nothing() {
 fn a_candidate_goes_first() {
     let mut node = node();
     node.preflight_answers = false;
-    node.request(Some("n/a"));
-    node.pass(2);
+    node.request(Some("n/a")).pass(2);
     assert_eq!(node.preflights.last().map(String::as_str), Some("a"), "it is being judged");
-    node.assign("b");
-    node.pass(2);
+    node.assign("b").pass(2);
     assert_eq!(node.preflights.last().map(String::as_str), Some("b"), "and is dropped for a candidate");
     node.pass(20);
     assert_eq!((node.preflights.last().map(String::as_str), said(&node)), (Some("b"), None));
     node.preflight_answers = true;
-    node.end_preflight();
-    node.pass(660);
+    node.end_preflight().pass(660);
     assert_eq!((node.last_known_good(), result(&node)), ("b", Some(PreflightResult::Valid)));
 }
 
 #[test]
 fn a_trial_goes_first() {
     let mut node = node();
-    node.assign("b");
-    node.pass(60);
+    node.assign("b").pass(60);
     assert_eq!(node.running(), Some("b"));
-    node.request(Some("n/a"));
-    node.pass(300);
+    node.request(Some("n/a")).pass(300);
     assert_eq!((said(&node), fetches(&node)), (None, 0), "while it is on trial");
     node.pass(400);
     assert_eq!((node.last_known_good(), result(&node)), ("b", Some(PreflightResult::Valid)));
@@ -176,9 +167,7 @@ fn a_trial_goes_first() {
 fn a_kubelet_that_is_down_goes_first() {
     let mut node = node();
     node.ready_after = None;
-    node.exit(1);
-    node.request(Some("n/a"));
-    node.pass(60);
+    node.exit(1).request(Some("n/a")).pass(60);
     assert_eq!((said(&node), fetches(&node)), (None, 0));
 }
 
@@ -187,9 +176,7 @@ fn the_latest_request_wins() {
     let mut node = node();
     node.create("b", json!({}), ConfigAnnotations::default());
     node.preflight_answers = false;
-    node.request(Some("n/a"));
-    node.pass(2);
-    node.request(Some("n/b"));
+    node.request(Some("n/a")).pass(2).request(Some("n/b"));
     node.preflight_answers = true;
     node.end_preflight();
     assert_eq!(said(&node), None, "the verdict on the first decides nothing");
@@ -202,8 +189,7 @@ fn the_latest_request_wins() {
 fn requests_are_paced() {
     let mut node = node();
     for second in 0..60 {
-        node.request(Some(if second % 2 == 0 { "n/a" } else { "n/absent" }));
-        node.pass(1);
+        node.request(Some(if second % 2 == 0 { "n/a" } else { "n/absent" })).pass(1);
     }
     assert!((5..=7).contains(&fetches(&node)), "{}", fetches(&node));
 }
@@ -213,16 +199,13 @@ fn an_answer_stands_until_something_else_is_asked() {
     let mut node = node();
     let first = finding(&mut node, "a");
     for _ in 0..5 {
-        node.show_preflight();
-        node.pass(60);
+        node.show_preflight().pass(60);
     }
     assert_eq!((fetches(&node), said(&node)), (1, Some(first.clone())));
     // Of a supervisor that was started anew, by what the Node shows.
-    node.reboot();
-    node.pass(60);
+    node.reboot().pass(60);
     assert_eq!((fetches(&node), said(&node)), (1, Some(first)));
-    node.request(Some("n/a#2"));
-    node.pass(60);
+    node.request(Some("n/a#2")).pass(60);
     assert_eq!((fetches(&node), result(&node)), (2, Some(PreflightResult::Valid)));
 }
 
@@ -230,8 +213,7 @@ fn an_answer_stands_until_something_else_is_asked() {
 fn an_answer_of_another_kubelet_is_asked_for_anew() {
     let mut node = node();
     finding(&mut node, "a");
-    node.step(Input::KubeletVersion("v1.21.0".to_owned()));
-    node.pass(30);
+    node.step(Input::KubeletVersion("v1.21.0".to_owned())).pass(30);
     assert_eq!((fetches(&node), said(&node).map(|said| said.kubelet_version)), (2, Some("v1.21.0".to_owned())));
 }
 
@@ -248,14 +230,12 @@ fn without_a_request_there_is_no_answer() {
 #[test]
 fn another_version_than_asked_for_is_not_judged() {
     let mut node = node();
-    node.request(Some("n/a/kubelet@uid-a/2"));
-    node.pass(15);
+    node.request(Some("n/a/kubelet@uid-a/2")).pass(15);
     let other = said(&node).unwrap();
     assert_eq!(other.result, PreflightResult::Inconclusive);
     assert!(other.message.contains("ResourceVersion: 1"), "{}", other.message);
     assert!(node.preflights.is_empty());
-    node.request(Some("n/a/kubelet@uid-a/1"));
-    node.pass(15);
+    node.request(Some("n/a/kubelet@uid-a/1")).pass(15);
     assert_eq!(result(&node), Some(PreflightResult::Valid));
 }
 
@@ -263,15 +243,13 @@ fn another_version_than_asked_for_is_not_judged() {
 fn what_passes_is_tried_again_but_not_for_ever() {
     let mut node = node();
     node.api = false;
-    node.request(Some("n/a"));
-    node.pass(12);
+    node.request(Some("n/a")).pass(12);
     assert_eq!(said(&node), None);
     node.api = true;
     node.pass(12);
     assert_eq!(result(&node), Some(PreflightResult::Valid));
     node.api = false;
-    node.request(Some("n/b"));
-    node.pass(300);
+    node.request(Some("n/b")).pass(300);
     let tried = fetches(&node);
     assert_eq!(result(&node), Some(PreflightResult::Inconclusive));
     node.pass(300);
@@ -282,8 +260,7 @@ fn what_passes_is_tried_again_but_not_for_ever() {
 fn what_it_was_rendered_to_is_removed() {
     let mut node = node();
     node.preflight_answers = false;
-    node.request(Some("n/a"));
-    node.pass(2);
+    node.request(Some("n/a")).pass(2);
     assert_eq!(node.preflights, ["a"]);
     let collects = |effect: &Effect| matches!(effect, Effect::Store(StoreRequest::Collect(..)));
     let before = count(&node, collects);
@@ -299,18 +276,12 @@ fn what_it_was_rendered_to_is_removed() {
 fn nothing_is_written_while_nothing_can_be_removed() {
     let mut node = node();
     node.store.record_unreadable = true;
-    node.reboot();
-    node.pass(60);
-    node.request(Some("n/a"));
-    node.pass(60);
+    node.reboot().pass(60).request(Some("n/a")).pass(60);
     let writes = |effect: &Effect| matches!(effect, Effect::Store(StoreRequest::Load(_, LoadTarget::Unassigned(..))));
     assert_eq!(count(&node, writes), 0);
     node.store.record_unreadable = false;
     node.pass(600);
     assert_eq!((result(&node), count(&node, writes)), (Some(PreflightResult::Inconclusive), 0));
-    node.reboot();
-    node.pass(60);
-    node.request(Some("n/a#again"));
-    node.pass(60);
+    node.reboot().pass(60).request(Some("n/a#again")).pass(60);
     assert_eq!((result(&node), count(&node, writes)), (Some(PreflightResult::Valid), 1));
 }

@@ -25,8 +25,7 @@ fn told(node: &Node, since: usize) -> Vec<(&str, &str, bool)> {
 fn a_change_and_its_proof_are_told_in_a_few_writes() {
     let mut node = Node::new();
     let since = node.published.len();
-    node.assign("a");
-    node.pass(11 * 60);
+    node.assign("a").pass(11 * 60);
     let told = told(&node, since);
     assert_eq!(told, [("a", "", false), ("a", "", true), ("a", "a", false)], "{:?}", &node.published[since..]);
 }
@@ -53,18 +52,14 @@ fn what_is_held_back_is_not_told_to_have_failed() {
     {
         let mut node = Node::new();
         node.refused.push("x".into());
-        node.assign("x");
-        node.pass(60);
-        node.operate(command).unwrap();
-        node.pass(60);
+        node.assign("x").pass(60).obey(command).pass(60);
         let told = |node: &Node| {
             let status = node.published.last().unwrap();
             let assigned = status.assigned.as_ref().map(|it| it.reference.name.clone()).unwrap();
             (assigned, status.condition.reason, status.error.is_some())
         };
         assert_eq!(told(&node), ("x".to_owned(), ConditionReason::Rejected, true));
-        node.assign("b");
-        node.pass(60);
+        node.assign("b").pass(60);
         assert_eq!(told(&node), ("b".to_owned(), reason, false));
     }
 }
@@ -74,12 +69,10 @@ fn what_is_held_back_is_not_told_to_have_failed() {
 fn what_failed_is_not_logged_again_as_the_next_one_begins() {
     let mut node = Node::new();
     node.refused.push("x".into());
-    node.assign("x");
-    node.pass(60);
+    node.assign("x").pass(60);
     let warned = |effect: &Effect| matches!(effect, Effect::Log(Level::Warn, line) if line.contains(REFUSAL));
     assert!(node.effects.iter().any(warned));
     let since = node.effects.len();
-    node.assign("b");
-    node.pass(60);
+    node.assign("b").pass(60);
     assert_eq!(node.effects[since..].iter().filter(|effect| warned(effect)).count(), 0);
 }

@@ -18,9 +18,7 @@ fn settings(name: &str) -> (Settings, Input) {
 fn proven(name: &str) -> Node {
     let (settings, named) = settings(name);
     let mut node = Node::with(settings);
-    node.step(named);
-    node.assign("a");
-    node.pass(660);
+    node.step(named).assign("a").pass(660);
     assert_eq!(node.last_known_good(), "a", "an assignment does not wait");
     node
 }
@@ -55,13 +53,10 @@ fn a_change_that_nobody_asks_for_any_more_is_not_made() {
     for abort in [gone, elsewhere, nonsense] {
         let mut node = patient();
         let starts = node.starts.clone();
-        node.step(abort);
-        node.pass(600);
+        node.step(abort).pass(600);
         assert_eq!((&node.starts, node.active()), (&starts, "a"));
         assert_eq!(node.disk().assigned.as_ref().map(|version| &*version.source.resource_version), Some("1"));
-        node.step(Input::Node(Assignment::Map(reference("a"))));
-        node.edit("a", "2");
-        node.pass(310);
+        node.step(Input::Node(Assignment::Map(reference("a")))).edit("a", "2").pass(310);
         assert_eq!(node.starts.last().unwrap(), "a@2", "asked for again");
     }
 }
@@ -120,8 +115,7 @@ fn the_baseline_is_taken_when_the_change_starts() {
 fn a_kubelet_that_dies_meanwhile_does_not_begin_the_window_anew() {
     let mut node = patient();
     let (_, due) = node.state.scheduled().unwrap();
-    node.pass(30);
-    node.exit(1);
+    node.pass(30).exit(1);
     assert!(node.until_start(20).is_some());
     assert_eq!(node.starts.last().unwrap(), "a", "what comes up is what ran");
     node.pass(5);
@@ -133,9 +127,9 @@ fn a_kubelet_that_dies_meanwhile_does_not_begin_the_window_anew() {
 #[test]
 fn an_operator_and_a_reset_do_not_wait() {
     let mut node = patient();
-    node.operate(Command::Freeze).unwrap();
+    node.obey(Command::Freeze);
     assert!(node.until_start(310).is_none(), "frozen");
-    node.operate(Command::Thaw).unwrap();
+    node.obey(Command::Thaw);
     assert_eq!(node.starts.last().unwrap(), "a@2", "its turn was while it was frozen");
     let mut node = patient();
     node.step(Input::Node(Assignment::Local));
@@ -145,7 +139,7 @@ fn an_operator_and_a_reset_do_not_wait() {
     node.assign("b");
     assert_eq!(node.active(), "b", "nor what somebody assigns by name");
     let mut node = patient();
-    node.operate(Command::Rollback { to: Target::Local }).unwrap();
+    node.obey(Command::Rollback { to: Target::Local });
     assert_eq!((node.active(), node.starts.last().unwrap().as_str()), ("", ""), "nor a rollback");
 }
 
@@ -155,13 +149,11 @@ fn a_version_that_is_tried_again_does_not_wait() {
     let mut node = Node::with(settings);
     node.step(named);
     node.ready_after = None;
-    node.assign("a");
-    node.pass(130);
+    node.assign("a").pass(130);
     node.ready_after = Some(1);
     node.pass(60);
     assert_eq!(node.active(), "", "{:?}", node.events());
-    node.operate(Command::Retry).unwrap();
-    node.pass(5);
+    node.obey(Command::Retry).pass(5);
     assert_eq!(node.active(), "a");
 }
 
@@ -169,24 +161,18 @@ fn a_version_that_is_tried_again_does_not_wait() {
 fn the_default_source_runs_where_nothing_is_assigned() {
     let (settings, named) = settings("n");
     let mut node = Node::with(Settings { default_source: Some(reference("default")), ..settings });
-    node.step(named);
-    node.step(Input::Node(Assignment::Local));
-    node.edit("default", "1");
+    node.step(named).step(Input::Node(Assignment::Local)).edit("default", "1");
     assert_eq!(reason(&node), "Scheduled", "where it appears, it appears on all nodes");
     assert!(node.until_start(310).is_some());
     node.pass(660);
     assert_eq!(node.last_known_good(), "default");
-    node.assign("a");
-    node.pass(660);
+    node.assign("a").pass(660);
     assert_eq!((node.active(), node.last_known_good()), ("a", "a"));
     // What takes an assignment away is about this node.
-    node.step(Input::Node(Assignment::Local));
-    node.edit("default", "1");
-    node.pass(5);
+    node.step(Input::Node(Assignment::Local)).edit("default", "1").pass(5);
     assert_eq!(node.active(), "default");
     // The Node may be gone for a moment, or the API server.
-    node.step(Input::Node(Assignment::Unknown));
-    node.pass(60);
+    node.step(Input::Node(Assignment::Unknown)).pass(60);
     assert_eq!(node.active(), "default");
 }
 

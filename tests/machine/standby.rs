@@ -21,8 +21,7 @@ fn discards(node: &Node) -> usize {
 /// A change is judged, and its baseline waits for an API server that does not answer.
 fn parked() -> Node {
     let mut node = Node::new();
-    node.hold();
-    node.assign("a");
+    node.hold().assign("a");
     assert_eq!((asked(&node), discards(&node)), (vec![Afterwards::StandsBy], 0));
     assert_eq!(node.starts, [""]);
     node
@@ -41,22 +40,19 @@ fn a_change_that_is_switched_to_at_once_keeps_it_to_its_start() {
 #[test]
 fn an_edit_that_waits_for_its_turn_is_judged_and_no_more() {
     let mut node = Node::with(Settings { spread: limits::SPREAD, ..Settings::default() });
-    node.step(Input::NodeName("n1".to_owned()));
-    node.assign("a");
-    node.pass(660);
-    node.edit("a", "2");
+    node.step(Input::NodeName("n1".to_owned())).assign("a").pass(660).edit("a", "2");
     assert!(node.state.scheduled().is_some());
     assert_eq!(asked(&node), [Afterwards::StandsBy, Afterwards::Ends]);
 }
 
 #[test]
 fn what_is_not_asked_for_any_more_or_is_frozen_leaves_none_behind() {
-    let gone = |node: &mut Node| node.step(Input::Node(Assignment::Map(reference("no-such-map"))));
-    let frozen = |node: &mut Node| {
-        node.ask(Command::Freeze);
-    };
-    let leaves = |node: &mut Node| node.step(Input::Shutdown);
-    for end in [gone as fn(&mut Node), frozen, leaves] {
+    let ends: [fn(&mut Node) -> &mut Node; 3] = [
+        |node| node.step(Input::Node(Assignment::Map(reference("no-such-map")))),
+        |node| node.obey(Command::Freeze),
+        |node| node.step(Input::Shutdown),
+    ];
+    for end in ends {
         let mut node = parked();
         end(&mut node);
         node.release();
@@ -67,9 +63,7 @@ fn what_is_not_asked_for_any_more_or_is_frozen_leaves_none_behind() {
 #[test]
 fn the_next_version_has_its_own() {
     let mut node = parked();
-    node.edit("a", "2");
-    node.release();
-    node.pass(10);
+    node.edit("a", "2").release().pass(10);
     assert_eq!(node.starts, ["", "a@2"]);
     assert_eq!(asked(&node), [Afterwards::StandsBy, Afterwards::StandsBy]);
 }

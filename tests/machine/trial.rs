@@ -31,8 +31,7 @@ fn every_signal_that_was_good_is_on_the_baseline() {
 fn a_signal_that_was_bad_before_counts_for_nothing() {
     let mut node = Node::new();
     (node.contact, node.pings, node.is_ready) = (false, false, false);
-    node.pass(minutes(2));
-    node.assign("a");
+    node.pass(minutes(2)).assign("a");
     let baseline = node.disk().phase.attempt().unwrap().baseline.clone().unwrap();
     for signal in [Signal::Lease, Signal::Watchdog, Signal::NodeReady] {
         assert!(!baseline.contains(&signal), "{signal:?}");
@@ -45,8 +44,7 @@ fn a_signal_that_was_bad_before_counts_for_nothing() {
 fn a_change_waits_until_the_api_server_answers() {
     let mut node = Node::new();
     node.queries_answered = false;
-    node.assign("a");
-    node.pass(minutes(5));
+    node.assign("a").pass(minutes(5));
     assert_eq!(node.starts, [""], "without a baseline in contact nothing is switched to");
     node.queries_answered = true;
     node.pass(60);
@@ -70,8 +68,7 @@ fn a_signal_of_the_baseline_that_is_lost_is_waited_for_and_then_fails_the_trial(
     for (signal, good_for, patience, said) in cases {
         let mut node = Node::new();
         node.log_tail = vec!["E1121 10:00:00.000000 1 controller.go:187] no serializers registered".to_owned()];
-        node.assign("a");
-        node.pass(good_for);
+        node.assign("a").pass(good_for);
         signal(&mut node, false);
         node.pass(patience);
         assert_eq!(node.active(), "a", "{said:?}");
@@ -89,8 +86,7 @@ fn a_signal_of_the_baseline_that_is_lost_is_waited_for_and_then_fails_the_trial(
 #[test]
 fn the_api_server_goes_away_in_mid_trial_and_no_version_is_bad() {
     let mut node = Node::new();
-    node.assign("a");
-    node.pass(minutes(5));
+    node.assign("a").pass(minutes(5));
     node.api = false;
     node.pass(minutes(30));
     assert_eq!((node.active(), node.state.suspended()), ("a", Some(Suspension::ApiServer)));
@@ -143,13 +139,11 @@ fn what_is_not_sent_shows_nothing() {
 #[test]
 fn the_runtime_goes_away_in_mid_trial_and_no_version_is_bad() {
     let mut node = Node::new();
-    node.assign("a");
-    node.pass(minutes(3));
+    node.assign("a").pass(minutes(3));
     node.environment.runtime = Some(false);
     node.is_ready = false;
     for _ in 0..5 {
-        node.pass(30);
-        node.exit(1);
+        node.pass(30).exit(1);
     }
     assert_eq!((node.active(), node.last_known_good()), ("a", ""));
     assert!(!node.is_bad("a"), "{:?}", node.events());
@@ -165,8 +159,7 @@ fn a_runtime_that_the_change_itself_leaves_suspends_nothing() {
     // The socket asked is the one from before the change; it answers.
     let mut node = Node::new();
     node.ready_after = None;
-    node.assign("a");
-    node.exit(1);
+    node.assign("a").exit(1);
     assert_eq!(node.active(), "");
     let sockets: Vec<_> =
         node.effects.iter().filter(|effect| format!("{effect:?}").contains("run/runtime.sock")).collect();
@@ -176,12 +169,10 @@ fn a_runtime_that_the_change_itself_leaves_suspends_nothing() {
 #[test]
 fn a_full_disk_suspends_the_trial() {
     let mut node = Node::new();
-    node.assign("a");
-    node.pass(30);
+    node.assign("a").pass(30);
     node.environment.disk_full = true;
     for _ in 0..4 {
-        node.exit(1);
-        node.pass(15);
+        node.exit(1).pass(15);
     }
     assert_eq!(node.active(), "a");
     assert!(!node.is_bad("a"));
@@ -204,22 +195,18 @@ fn last_known_good_that_fails_in_the_same_way_clears_the_version() {
     let mut node = Node::new();
     node.ready_after = None; // whatever is started dies now
     node.log_tail = vec!["F1121 10:00:00.000000 1 server.go:1] swap is on".to_owned()];
-    node.assign("a");
-    node.exit(255);
+    node.assign("a").exit(255);
     assert!(node.is_bad("a"));
     assert_eq!(node.active(), "");
     node.exit(255);
     assert!(!node.is_bad("a"), "lifted");
     assert!(node.message("KubeletConfigNotBlamed").contains("swap is on"));
     assert!(node_status(&node.state).condition.message.contains("not to blame"), "{:?}", node_status(&node.state));
-    node.pass(minutes(5));
-    node.exit(255);
+    node.pass(minutes(5)).exit(255);
     assert_eq!(node.active(), "", "times are no better");
     // The swap is off.
     node.ready_after = Some(1);
-    node.pass(11);
-    node.exit(255);
-    node.pass(minutes(1));
+    node.pass(11).exit(255).pass(minutes(1));
     assert_eq!(node.active(), "a", "tried again {:?}", node.events());
     node.pass(minutes(11));
     assert_eq!(node.last_known_good(), "a");
@@ -234,10 +221,7 @@ fn what_was_earned_is_not_lost_to_another_name() {
     node.assign("b");
     assert_eq!(node.starts, ["", "a"]);
     for _ in 0..5 {
-        node.reboot();
-        node.exit(1);
-        node.pass(2);
-        node.exit(1);
+        node.reboot().exit(1).pass(2).exit(1);
         node.pass(15);
         assert!(node.active() == "b" && node.disk().bad.is_empty(), "{:?}", node.events());
     }
@@ -251,8 +235,7 @@ fn a_refusal_restarts_nothing_into_what_runs() {
     node.same_content.insert("b".to_owned(), "a".to_owned());
     node.assign("b");
     node.refused.push("c".to_owned());
-    node.assign("c");
-    node.pass(60);
+    node.assign("c").pass(60);
     assert_eq!((node.active(), node.last_known_good()), ("a", "a"), "b is a");
     assert_eq!(node.starts, ["", "a"]);
 }
@@ -265,8 +248,7 @@ fn a_healthy_last_known_good_ends_the_control_test() {
     node.pass(45);
     assert_eq!(node.disk().phase, Phase::Settled);
     assert!(node.is_bad("a"));
-    node.exit(255);
-    node.pass(minutes(60));
+    node.exit(255).pass(minutes(60));
     assert!(node.is_bad("a"), "a later accident changes nothing");
     assert_eq!(node.active(), "");
 }
@@ -275,15 +257,12 @@ fn a_healthy_last_known_good_ends_the_control_test() {
 fn a_cleared_version_that_fails_alone_is_bad() {
     let mut node = Node::new();
     node.ready_after = None;
-    node.assign("a");
-    node.exit(255);
+    node.assign("a").exit(255);
     node.ready_after = Some(1); // the next one
     node.exit(255); // local too: a is pardoned
     node.pass(60);
     assert_eq!(node.active(), "a");
-    node.exit(1);
-    node.pass(5);
-    node.exit(1); // now its own fault
+    node.exit(1).pass(5).exit(1); // now its own fault
     node.pass(120);
     assert!(node.is_bad("a") && node.active().is_empty());
     let before = node.effects.len();
@@ -306,8 +285,7 @@ fn each_retry_waits_twice_as_long() {
         node.exit(255); // a
         node.exit(255); // local: not to blame
         node.ready_after = Some(1);
-        node.pass(11);
-        node.exit(255); // and now it stays up
+        node.pass(11).exit(255); // and now it stays up
         let begun = node.now;
         while node.active() != "a" {
             node.pass(1);
@@ -395,8 +373,7 @@ fn a_machine_that_sleeps_is_not_judged_for_it() {
 #[test]
 fn the_wall_clock_may_jump() {
     let mut node = Node::new();
-    node.assign("a");
-    node.pass(30);
+    node.assign("a").pass(30);
     for wall in [0, u64::MAX, 1_700_000_000_000_000_000] {
         node.wall_nanos = wall;
         node.pass(minutes(2));

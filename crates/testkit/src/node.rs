@@ -225,17 +225,18 @@ impl Node {
     }
 
     /// A life of the supervisor begins on what is durable; a kubelet of an earlier one is gone with it.
-    pub fn boot(&mut self) {
+    pub fn boot(&mut self) -> &mut Self {
         self.state = State::new(self.settings.clone());
         self.end_process();
         self.forget_questions();
         (self.quit, self.told) = (false, false);
         self.step(Input::Boot(Beginning::Supervisor));
         self.hear();
+        self
     }
 
     /// The worker ends, for this reason or because it was asked to, and another goes on with the kubelet that runs.
-    pub fn replace_worker(&mut self, why: Option<&str>) {
+    pub fn replace_worker(&mut self, why: Option<&str>) -> &mut Self {
         if why.is_none() {
             self.step(Input::Retire);
             assert!(self.quit, "it does not end");
@@ -248,11 +249,13 @@ impl Node {
         let (running, why) = (self.process.as_ref().map(|process| process.id), why.map(str::to_owned));
         self.step(Input::Boot(Beginning::Worker { running, why, generation: self.generation }));
         self.hear();
+        self
     }
 
     /// The kubelet ends, and no worker is there to hear of it.
-    pub fn exit_unseen(&mut self) {
+    pub fn exit_unseen(&mut self) -> &mut Self {
         assert!(self.end_process(), "no kubelet runs that could end: {:?}", self.starts);
+        self
     }
 
     /// Nobody is left to hear the answers.
@@ -283,53 +286,57 @@ impl Node {
     }
 
     /// The machine loses power and comes up again, its clock near zero.
-    pub fn reboot(&mut self) {
+    pub fn reboot(&mut self) -> &mut Self {
         self.now = Duration::from_secs(5);
         self.cut_until = Duration::ZERO;
         self.settings.boot_id += 1;
-        self.boot();
+        self.boot()
     }
 
     /// A configuration of this name, different in content from all others.
-    pub fn define(&mut self, name: &str, fields: Value, annotations: ConfigAnnotations) {
+    pub fn define(&mut self, name: &str, fields: Value, annotations: ConfigAnnotations) -> &mut Self {
         self.configurations.insert(name.to_owned(), Definition { fields, annotations, overlay: false });
+        self
     }
 
     /// The same, laid over the local file.
-    pub fn define_overlay(&mut self, name: &str) {
+    pub fn define_overlay(&mut self, name: &str) -> &mut Self {
         let annotations = ConfigAnnotations { merge: Some("overlay".to_owned()), ..ConfigAnnotations::default() };
         self.configurations.insert(name.to_owned(), Definition { fields: json!({}), annotations, overlay: true });
+        self
     }
 
     /// Assigns it; one that is not defined yet has nothing special.
-    pub fn assign(&mut self, name: &str) {
+    pub fn assign(&mut self, name: &str) -> &mut Self {
         let nothing = Definition { fields: json!({}), annotations: ConfigAnnotations::default(), overlay: false };
         self.configurations.entry(name.to_owned()).or_insert(nothing);
         self.versions.entry(name.to_owned()).or_insert_with(|| "1".to_owned());
         self.wanted = Assignment::Map(reference(name));
         self.told = false;
         self.hear();
+        self
     }
 
     /// Annotates the Node.
-    pub fn request(&mut self, request: Option<&str>) {
+    pub fn request(&mut self, request: Option<&str>) -> &mut Self {
         self.preflight.0 = request.map(str::to_owned);
-        self.show_preflight();
+        self.show_preflight()
     }
 
-    pub fn show_preflight(&mut self) {
+    pub fn show_preflight(&mut self) -> &mut Self {
         let (request, answer) = self.preflight.clone();
-        self.step(Input::PreflightRequested { request, answer });
+        self.step(Input::PreflightRequested { request, answer })
     }
 
     /// The API server has this ConfigMap, assigned or not.
-    pub fn create(&mut self, name: &str, fields: Value, annotations: ConfigAnnotations) {
+    pub fn create(&mut self, name: &str, fields: Value, annotations: ConfigAnnotations) -> &mut Self {
         self.define(name, fields, annotations);
         self.versions.insert(name.to_owned(), "1".to_owned());
+        self
     }
 
     /// The ConfigMap has this version now; its content is called `NAME@VERSION`.
-    pub fn edit(&mut self, name: &str, version: &str) {
+    pub fn edit(&mut self, name: &str, version: &str) -> &mut Self {
         self.versions.insert(name.to_owned(), version.to_owned());
         if self.api_answers() {
             let payload = self.payload(name).unwrap();
@@ -337,6 +344,7 @@ impl Node {
         } else {
             self.told = false;
         }
+        self
     }
 
     fn payload(&self, name: &str) -> Option<Arc<Payload>> {
@@ -355,10 +363,10 @@ impl Node {
     }
 
     /// The kubelet ends by itself.
-    pub fn exit(&mut self, code: i32) {
+    pub fn exit(&mut self, code: i32) -> &mut Self {
         assert!(self.process.is_some(), "no kubelet runs that could end: {:?}", self.starts);
         self.end_process();
-        self.step(Input::Exited(Exit::Code(code)));
+        self.step(Input::Exited(Exit::Code(code)))
     }
 
     /// Gives the number of the answer.
@@ -383,7 +391,13 @@ impl Node {
         self.answer_to(number).unwrap()
     }
 
-    pub fn step(&mut self, input: Input) {
+    /// It is done; whatever is refused fails the test.
+    pub fn obey(&mut self, command: Command) -> &mut Self {
+        self.operate(command).unwrap();
+        self
+    }
+
+    pub fn step(&mut self, input: Input) -> &mut Self {
         match &input {
             Input::Node(wanted) if *wanted != Assignment::Unknown => self.wanted = wanted.clone(),
             Input::NodeAnnotations { retry, confirm } => self.annotations = (retry.clone(), confirm.clone()),
@@ -418,6 +432,7 @@ impl Node {
                 inputs.push_front(answer);
             }
         }
+        self
     }
 
     /// As the executor does.
@@ -449,7 +464,7 @@ impl Node {
     }
 
     /// Time passes, second by second.
-    pub fn pass(&mut self, seconds: u64) {
+    pub fn pass(&mut self, seconds: u64) -> &mut Self {
         for _ in 0..seconds {
             self.now += Duration::from_secs(1);
             self.wall_nanos = self.wall_nanos.wrapping_add(1_000_000_000);
@@ -485,6 +500,7 @@ impl Node {
             self.step(Input::Tick);
             self.check_active();
         }
+        self
     }
 
     /// What is said to run is what runs.

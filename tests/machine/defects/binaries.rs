@@ -17,13 +17,11 @@ fn fails(node: &mut Node) {
 #[test]
 fn a_failure_is_held_against_the_binary_that_ran() {
     let mut node = proven("a");
-    node.assign("x");
-    node.pass(60);
+    node.assign("x").pass(60);
     assert_eq!(node.running(), Some("x"));
     node.kubelet = "kubelet 2".into();
     node.same_content.insert("x@2".into(), "x".into());
-    node.edit("x", "2");
-    node.pass(5);
+    node.edit("x", "2").pass(5);
     fails(&mut node);
     let binaries: Vec<&str> = node.disk().bad.iter().map(|bad| &*bad.kubelet.0).collect();
     assert_eq!(binaries, ["kubelet"]);
@@ -35,8 +33,7 @@ fn a_failure_is_held_against_the_binary_that_ran() {
 /// A node on which x failed with the first binary, and runs with the second.
 fn with_another() -> Node {
     let mut node = proven("a");
-    node.assign("x");
-    node.pass(60);
+    node.assign("x").pass(60);
     fails(&mut node);
     node.pass(minutes(2));
     restart_with(&mut node, "kubelet 2");
@@ -46,8 +43,7 @@ fn with_another() -> Node {
 
 fn restart_with(node: &mut Node, kubelet: &str) {
     node.kubelet = kubelet.into();
-    node.exit(137);
-    node.pass(minutes(2));
+    node.exit(137).pass(minutes(2));
 }
 
 fn has_left_x(node: &Node) {

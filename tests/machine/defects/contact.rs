@@ -95,8 +95,7 @@ fn cut_off_by_x() -> Node {
 #[test]
 fn where_nothing_was_proven_the_second_version_is_not_promoted_without_contact() {
     let mut node = cut_off_by_x();
-    node.assign("y");
-    node.pass(minutes(60));
+    node.assign("y").pass(minutes(60));
     assert!(node.starts.iter().any(|name| name == "y"), "it was tried");
     assert_eq!(node.last_known_good(), "", "{:?}", node.events());
 }
@@ -104,8 +103,7 @@ fn where_nothing_was_proven_the_second_version_is_not_promoted_without_contact()
 #[test]
 fn where_nothing_was_proven_a_retry_is_not_promoted_without_contact() {
     let mut node = cut_off_by_x();
-    node.operate(Command::Retry).unwrap();
-    node.pass(minutes(60));
+    node.obey(Command::Retry).pass(minutes(60));
     let count = |wanted: &str| node.events().iter().filter(|reason| **reason == wanted).count();
     assert!(count("KubeletConfigRolledBack") > 1, "it goes back each time: {:?}", node.events());
     assert_eq!(node.last_known_good(), "", "{:?}", node.events());
@@ -113,8 +111,7 @@ fn where_nothing_was_proven_a_retry_is_not_promoted_without_contact() {
 
 fn assigned_while_it_boots(node: &mut Node) {
     node.ready_after = Some(20);
-    node.reboot();
-    node.assign("x");
+    node.reboot().assign("x");
 }
 
 /// The second of two changes is judged by what was good before the first.
@@ -124,8 +121,7 @@ fn a_version_after_an_unproven_one_is_not_promoted_without_contact() {
         let mut node = proven("a");
         node.cuts_contact.extend(["x".into(), "y".into()]);
         node.cuts_api = cuts_api;
-        node.assign("x");
-        node.pass(30);
+        node.assign("x").pass(30);
         // The source of assignments is not always the API server that is away.
         node.cuts_api = false;
         node.assign("y");
@@ -144,12 +140,9 @@ fn a_version_after_an_adopted_one_is_judged_by_contact() {
     let mut node = Node::new();
     node.same_content.insert("a".into(), "local".into());
     node.cuts_contact.insert("x".into());
-    node.pass(60);
-    node.assign("a");
-    node.pass(60);
+    node.pass(60).assign("a").pass(60);
     assert_eq!(node.starts, [""], "a is adopted");
-    node.assign("x");
-    node.pass(minutes(5));
+    node.assign("x").pass(minutes(5));
     assert!(rolled_back(&node), "{:?}", node.events());
     assert_eq!(node.running(), Some(""));
 }
@@ -158,12 +151,10 @@ fn a_version_after_an_adopted_one_is_judged_by_contact() {
 fn nothing_is_switched_to_while_the_api_server_is_away() {
     let mut node = proven("a");
     // What was assigned is still heard, and then the server is gone.
-    node.hold();
-    node.assign("x");
+    node.hold().assign("x");
     node.api = false;
     node.take_held();
-    node.release();
-    node.pass(minutes(30));
+    node.release().pass(minutes(30));
     assert_eq!(node.starts, ["", "a"], "{:?}", node.events());
     node.api = true;
     node.pass(minutes(2));
@@ -202,16 +193,15 @@ fn a_turn_that_comes_without_contact_waits_for_it() {
 /// On trial in contact for minutes; then the API server goes away, and meanwhile something happens.
 #[test]
 fn exits_and_a_reboot_during_an_outage_are_not_blamed() {
-    let three_exits: fn(&mut Node) = |node| {
+    let three_exits: fn(&mut Node) -> &mut Node = |node| {
         for _ in 0..3 {
-            node.exit(1);
-            node.pass(40);
+            node.exit(1).pass(40);
         }
+        node
     };
     for meanwhile in [three_exits, Node::reboot] {
         let mut node = proven("a");
-        node.assign("x");
-        node.pass(minutes(3));
+        node.assign("x").pass(minutes(3));
         (node.api, node.contact) = (false, false);
         node.pass(60);
         meanwhile(&mut node);
@@ -231,10 +221,7 @@ fn a_loss_of_contact_right_after_the_change_is_blamed_all_the_same() {
     let mut node = proven("a");
     node.cuts_contact.insert("x".into());
     node.cuts_api = true;
-    node.assign("x");
-    node.pass(30);
-    node.exit(1);
-    node.pass(minutes(5));
+    node.assign("x").pass(30).exit(1).pass(minutes(5));
     assert_eq!(node.active(), "a", "{:?}", node.events());
     assert!(node.is_bad("x"));
 }
@@ -243,12 +230,10 @@ fn a_loss_of_contact_right_after_the_change_is_blamed_all_the_same() {
 #[test]
 fn where_there_is_no_api_server_nothing_waits_for_it() {
     let mut node = Node::with(Settings { api_server: false, ..Settings::default() });
-    node.hold();
-    node.assign("a");
+    node.hold().assign("a");
     (node.api, node.contact) = (false, false);
     node.take_held();
-    node.release();
-    node.pass(minutes(12));
+    node.release().pass(minutes(12));
     assert_eq!((node.active(), node.last_known_good()), ("a", "a"), "{:?}", node.events());
     assert_eq!(node.starts, ["", "a"]);
 }

@@ -19,15 +19,11 @@ fn a_second_label_edit_asks_for_no_confirmation() {
         node.define(name, json!({}), confirmed("30m"));
         node.same_content.insert(name.to_owned(), "a".to_owned());
     }
-    node.assign("a");
-    node.pass(minutes(11));
-    node.operate(Command::Confirm { extend_seconds: None }).unwrap();
-    node.pass(minutes(1));
+    node.assign("a").pass(minutes(11)).obey(Command::Confirm { extend_seconds: None }).pass(minutes(1));
     assert_eq!(node.last_known_good(), "a");
     let before = node.effects.len();
     for version in ["2", "3"] {
-        node.edit("a", version);
-        node.pass(minutes(4));
+        node.edit("a", version).pass(minutes(4));
     }
     node.pass(minutes(120));
     assert_eq!(node.starts, ["", "a"], "{:?}", node.events());
@@ -43,13 +39,9 @@ fn a_second_label_edit_asks_for_no_confirmation() {
 #[test]
 fn a_mistyped_annotation_does_not_roll_equal_content_back() {
     let mut node = proven("good");
-    node.define("a", json!({}), confirmed("30m"));
-    node.define("a@2", json!({}), confirmed("half an hour"));
+    node.define("a", json!({}), confirmed("30m")).define("a@2", json!({}), confirmed("half an hour"));
     node.same_content.insert("a@2".to_owned(), "a".to_owned());
-    node.assign("a");
-    node.pass(60);
-    node.edit("a", "2");
-    node.pass(minutes(12));
+    node.assign("a").pass(60).edit("a", "2").pass(minutes(12));
     assert_eq!((node.starts.len(), rolled_back(&node)), (3, false), "{:?}", node.starts);
     assert!(matches!(node.disk().phase, Phase::AwaitingConfirmation(..)), "{:?}", node.disk().phase);
 }
@@ -83,14 +75,10 @@ fn a_version_equal_to_last_known_good_is_nothing_to_leave() {
 fn a_bad_name_does_not_keep_proven_content_from_running() {
     let mut node = proven("a");
     fails_at_its_start(&mut node);
-    node.operate(Command::Retry).unwrap();
-    node.pass(minutes(11));
+    node.obey(Command::Retry).pass(minutes(11));
     assert_eq!(node.last_known_good(), "x");
     node.same_content.insert("y".into(), "x".into());
-    node.assign("y");
-    node.pass(5);
-    node.reboot();
-    node.pass(20);
+    node.assign("y").pass(5).reboot().pass(20);
     assert_eq!((node.running(), node.active()), (Some("x"), "y"));
     assert!(node.disk().bad.is_empty(), "{:?}", node.disk().bad);
 }
@@ -101,8 +89,7 @@ fn a_refused_change_does_not_try_an_unusable_fallback_again() {
     let mut node = proven("a");
     node.store.lose(&testkit::node::source("a"));
     node.api = false;
-    node.reboot();
-    node.pass(60);
+    node.reboot().pass(60);
     assert_eq!(node.running(), Some(""), "{:?}", node.starts);
     let starts = node.starts.len();
     node.refused.push("c".into());
@@ -122,8 +109,7 @@ fn a_changed_local_file_is_a_new_candidate() {
     node.store.local = "2".into();
     node.pass(minutes(10));
     assert_eq!(node.starts, ["", "a"], "nothing is rendered again in this life");
-    node.boot();
-    node.pass(minutes(2));
+    node.boot().pass(minutes(2));
     assert_eq!(node.starts, ["", "a", "a", "a+2"], "first the proven bytes, then the candidate");
     let digest = |node: &Node| node.disk().last_known_good.clone().unwrap().digest.unwrap().0;
     assert_eq!(digest(&node), "a");
@@ -137,9 +123,7 @@ fn a_changed_local_file_is_a_new_candidate() {
 fn a_revert_to_the_old_content_ends_the_retries() {
     let mut node = proven("a");
     node.ready_after = None;
-    node.assign("x");
-    node.exit(255);
-    node.exit(255); // a fails alike
+    node.assign("x").exit(255).exit(255); // a fails alike
     node.pass(5);
     assert!(matches!(node.disk().phase, Phase::RetryLater(..)), "{:?}", node.disk());
     node.assign("a");
@@ -165,8 +149,7 @@ fn a_cut_between_record_and_meta_gives_no_tries_back() {
     node.assign("x");
     for _ in 0..3 {
         assert_eq!(node.running(), Some("x"), "{:?}", node.starts);
-        node.reboot();
-        node.pass(5);
+        node.reboot().pass(5);
     }
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
     assert!(node.is_bad("x"));
@@ -178,19 +161,16 @@ fn a_cut_between_record_and_meta_gives_no_tries_back() {
 fn equal_content_of_records_without_digests_is_not_rolled_back() {
     let mut node = proven("a");
     node.same_content.insert("b".into(), "a".into());
-    node.assign("b");
-    node.pass(30);
+    node.assign("b").pass(30);
     let records = &mut node.store.records;
     for version in records.assigned.iter_mut().chain(&mut records.last_known_good) {
         version.digest = None;
     }
     let assigned = records.assigned.clone().unwrap();
     records.phase = Phase::Trial(Attempt::new(assigned));
-    node.reboot();
-    node.pass(20);
+    node.reboot().pass(20);
     for _ in 0..4 {
-        node.exit(1);
-        node.pass(20);
+        node.exit(1).pass(20);
     }
     assert!(node.disk().bad.is_empty() && !rolled_back(&node), "{:?}", node.events());
     node.pass(minutes(12));

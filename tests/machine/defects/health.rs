@@ -12,10 +12,7 @@ use super::{exits_at_its_start, minutes, prove, proven, rolled_back};
 fn a_crash_at_nine_and_a_half_minutes_begins_the_trial_anew() {
     for after_crash in [5, 90] {
         let mut node = Node::new();
-        node.assign("a");
-        node.pass(570);
-        node.exit(1);
-        node.pass(after_crash);
+        node.assign("a").pass(570).exit(1).pass(after_crash);
         node.environment.runtime = Some(false);
         node.pass(60);
         node.environment.runtime = Some(true);
@@ -50,8 +47,7 @@ fn a_change_that_takes_the_runtime_down_is_judged() {
 fn a_runtime_that_is_down_with_last_known_good_as_well_is_nobodys_fault() {
     for bears_it in [true, false] {
         let mut node = proven("a");
-        node.assign("x");
-        node.pass(10);
+        node.assign("x").pass(10);
         node.environment.runtime = Some(false);
         node.is_ready = false;
         if !bears_it {
@@ -79,8 +75,7 @@ fn a_runtime_that_is_down_with_last_known_good_as_well_is_nobodys_fault() {
 #[test]
 fn a_node_is_not_judged_by_while_no_question_is_answered() {
     let mut node = proven("a");
-    node.assign("x");
-    node.pass(60);
+    node.assign("x").pass(60);
     node.is_ready = false;
     node.pass(78);
     (node.api, node.queries_answered) = (false, false);
@@ -92,9 +87,7 @@ fn a_node_is_not_judged_by_while_no_question_is_answered() {
 }
 
 fn pin_on_trial(node: &mut Node) {
-    node.assign("x");
-    node.pass(5);
-    node.operate(Command::Pin { to: Some("uid-x/1".parse().unwrap()) }).unwrap();
+    node.assign("x").pass(5).obey(Command::Pin { to: Some("uid-x/1".parse().unwrap()) });
 }
 
 /// Nothing is judged while x is pinned; its trial goes on with a kubelet of which nothing was awaited when it came up.
@@ -105,11 +98,9 @@ fn what_came_up_while_pinned_must_give_its_signs_after_an_unpin() {
     prove(&mut node, "a");
     pin_on_trial(&mut node);
     node.pings = false;
-    node.reboot();
-    node.pass(60);
+    node.reboot().pass(60);
     assert_eq!(node.running(), Some("x"));
-    node.operate(Command::Unpin).unwrap();
-    node.pass(minutes(12));
+    node.obey(Command::Unpin).pass(minutes(12));
     assert!(rolled_back(&node), "{:?}", node.events());
     assert_eq!(node.last_known_good(), "a");
 }
@@ -119,11 +110,9 @@ fn what_came_up_while_pinned_must_give_its_signs_after_an_unpin() {
 fn what_came_up_while_pinned_has_its_whole_time_after_an_unpin() {
     let mut node = proven("a");
     pin_on_trial(&mut node);
-    node.reboot();
-    node.pass(200);
+    node.reboot().pass(200);
     node.healthz = Some(false);
-    node.operate(Command::Unpin).unwrap();
-    node.pass(20);
+    node.obey(Command::Unpin).pass(20);
     assert_eq!(node.running(), Some("x"), "{:?}", node.events());
     node.healthz = Some(true);
     node.pass(minutes(12));
@@ -147,16 +136,14 @@ fn health_that_was_lost_stays_lost_after_a_suspension() {
             40,
             |node| {
                 node.environment.runtime = Some(false);
-                node.pass(12);
-                node.exit(1);
+                node.pass(12).exit(1);
             },
             20,
         ),
     ];
     for (before, suspend, after) in moments {
         let mut node = Node::new();
-        node.assign("a");
-        node.pass(570);
+        node.assign("a").pass(570);
         node.is_ready = false;
         node.pass(before);
         suspend(&mut node);
@@ -173,8 +160,7 @@ fn health_that_was_lost_stays_lost_after_a_suspension() {
 #[test]
 fn sleep_in_an_outage_is_nobodys_fault() {
     let mut node = proven("a");
-    node.assign("x");
-    node.pass(20);
+    node.assign("x").pass(20);
     (node.api, node.contact) = (false, false);
     node.pass(15);
     node.now += Duration::from_secs(7200);
@@ -191,8 +177,7 @@ fn sleep_in_an_outage_is_nobodys_fault() {
 #[test]
 fn the_return_of_the_api_server_is_given_time() {
     let mut node = proven("a");
-    node.assign("x");
-    node.pass(32);
+    node.assign("x").pass(32);
     (node.api, node.contact) = (false, false);
     node.pass(85);
     node.api = true;
@@ -210,10 +195,7 @@ fn a_control_test_is_of_last_known_good_alone() {
     exits_at_its_start(&mut node, "x");
     node.pass(5);
     assert!(node.is_bad("x") && node.running() == Some("a"), "{:?}", node.starts);
-    node.operate(Command::Pin { to: Some(Target::Local) }).unwrap();
-    node.pass(5);
-    node.exit(1);
-    node.pass(60);
+    node.obey(Command::Pin { to: Some(Target::Local) }).pass(5).exit(1).pass(60);
     assert!(node.is_bad("x"), "{:?}", node.events());
 }
 

@@ -24,13 +24,9 @@ fn a_refusal_after_an_adoption_names_what_runs() {
     let mut node = proven("a");
     node.same_content.insert("y".into(), "x".into());
     node.refused.push("z".into());
-    node.assign("x");
-    node.pass(30);
-    node.assign("y");
-    node.pass(30);
+    node.assign("x").pass(30).assign("y").pass(30);
     assert_eq!((node.running(), node.active()), (Some("x"), "y"));
-    node.assign("z");
-    node.pass(30);
+    node.assign("z").pass(30);
     assert_eq!((node.running(), node.active()), (Some("a"), "a"), "{:?}", node.events());
     assert_eq!(node.starts, ["", "a", "x", "a"]);
 }
@@ -53,8 +49,7 @@ fn a_label_edit_keeps_an_extension_given_in_mid_trial() {
     node.pass(minutes(5));
     let answer = node.operate(Command::Confirm { extend_seconds: Some(minutes(120)) }).unwrap();
     assert!(answer.ends_with("within 7200 s of the end of its trial"), "{answer}");
-    node.edit("a", "2");
-    node.pass(minutes(7));
+    node.edit("a", "2").pass(minutes(7));
     assert!(matches!(node.disk().phase, Phase::AwaitingConfirmation(..)), "{:?}", node.disk().phase);
     node.pass(minutes(100));
     assert!(!rolled_back(&node), "{:?}", node.events());
@@ -65,14 +60,11 @@ fn a_label_edit_keeps_an_extension_given_in_mid_trial() {
 #[test]
 fn a_label_edit_keeps_an_extended_deadline() {
     let mut node = to_be_confirmed();
-    node.pass(minutes(12));
-    node.operate(Command::Confirm { extend_seconds: Some(minutes(120)) }).unwrap();
-    node.edit("a", "2");
+    node.pass(minutes(12)).obey(Command::Confirm { extend_seconds: Some(minutes(120)) }).edit("a", "2");
     node.pass(minutes(100));
     assert_eq!(node.starts, ["", "a"], "{:?}", node.events());
     assert!(!rolled_back(&node), "{:?}", node.events());
-    node.operate(Command::Confirm { extend_seconds: None }).unwrap();
-    node.pass(minutes(11));
+    node.obey(Command::Confirm { extend_seconds: None }).pass(minutes(11));
     assert_eq!(node.last_known_good(), "a");
 }
 
@@ -87,8 +79,7 @@ fn an_adoption_during_a_control_test_does_not_disturb_it() {
         node.ready_after = if fails_alike { None } else { Some(1) };
         node.exit(1);
         assert!(matches!(node.disk().phase, Phase::ControlTest(..)), "{:?}", node.disk());
-        node.assign("b");
-        node.pass(2);
+        node.assign("b").pass(2);
         if fails_alike {
             node.exit(1);
             node.ready_after = Some(1);
@@ -123,8 +114,7 @@ fn assigned_is_the_latest_version_while_something_holds_it() {
     for hold in holds {
         let mut node = proven("a");
         hold(&mut node);
-        node.assign("b");
-        node.pass(minutes(2));
+        node.assign("b").pass(minutes(2));
         assert_eq!((assigned(&node).as_str(), node.running()), ("b/1", Some("a")));
     }
 }

@@ -19,13 +19,11 @@ fn a_preflight_that_never_answers_at_launch_is_given_up() {
     for api in [true, false] {
         let mut node = with_another_binary();
         (node.preflight_answers, node.api) = (false, api);
-        node.boot();
-        node.pass(minutes(3));
+        node.boot().pass(minutes(3));
         assert_eq!(node.running(), Some("a"), "{api}: {:?}", node.starts);
         // The answer may come after all; it is nobody's any more.
         let starts = node.starts.len();
-        node.end_preflight();
-        node.pass(60);
+        node.end_preflight().pass(60);
         assert_eq!((node.running(), node.starts.len()), (Some("a"), starts));
     }
 }
@@ -34,8 +32,7 @@ fn a_preflight_that_never_answers_at_launch_is_given_up() {
 fn a_preflight_that_never_answers_does_not_hold_a_change_for_ever() {
     let mut node = proven("a");
     node.preflight_answers = false;
-    node.assign("x");
-    node.pass(minutes(5));
+    node.assign("x").pass(minutes(5));
     let asked = node.preflights.iter().filter(|name| *name == "x").count();
     assert!(asked > 1 || node.running() == Some("x"), "asked {asked} times, {:?}", node.starts);
     node.preflight_answers = true;
@@ -48,11 +45,9 @@ fn a_preflight_that_never_answers_does_not_hold_a_change_for_ever() {
 fn a_change_without_a_verdict_is_judged_once() {
     let mut node = proven("a");
     node.inconclusive = true;
-    node.assign("x");
-    node.pass(60);
+    node.assign("x").pass(60);
     assert_eq!(node.running(), Some("x"), "{:?}", node.events());
-    node.exit(1);
-    node.pass(minutes(15));
+    node.exit(1).pass(minutes(15));
     assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
     let asked = node.preflights.iter().filter(|name| *name == "x").count();
     assert_eq!(asked, 1, "{:?}", node.preflights);
@@ -62,16 +57,14 @@ fn a_change_without_a_verdict_is_judged_once() {
 fn a_stop_does_not_wait_for_a_preflight() {
     let mut node = with_another_binary();
     node.preflight_answers = false;
-    node.boot();
-    node.step(Input::Shutdown);
-    node.pass(20);
+    node.boot().step(Input::Shutdown).pass(20);
     assert!(node.has_quit());
 }
 
 /// The supervisor begins anew, or the package is upgraded while the old kubelet runs on, and that is killed.
 #[test]
 fn a_refusal_by_a_new_kubelet_is_heeded_before_it_starts() {
-    let moments: [fn(&mut Node); 2] = [Node::boot, |node| node.exit(137)];
+    let moments: [fn(&mut Node) -> &mut Node; 2] = [Node::boot, |node| node.exit(137)];
     for moment in moments {
         let mut node = with_another_binary();
         node.refused.push("a".into());
@@ -90,16 +83,13 @@ fn a_verdict_at_launch_is_not_asked_for_again() {
         let mut node = with_another_binary();
         node.inconclusive = inconclusive;
         let before = node.preflights.len();
-        node.boot();
-        node.pass(5);
+        node.boot().pass(5);
         assert_eq!(node.running(), Some("a"));
         for _ in 0..4 {
-            node.exit(1);
-            node.pass(15);
+            node.exit(1).pass(15);
         }
         if !inconclusive {
-            node.reboot();
-            node.pass(15);
+            node.reboot().pass(15);
         }
         assert_eq!(node.running(), Some("a"));
         let asked = node.preflights[before..].iter().filter(|name| *name == "a").count();
@@ -111,12 +101,8 @@ fn a_verdict_at_launch_is_not_asked_for_again() {
 #[test]
 fn an_observation_begun_before_an_exit_does_not_decide_about_it() {
     let mut node = proven("a");
-    node.assign("x");
-    node.pass(60);
-    node.exit(1); // an accident: one more is held against x
-    node.pass(minutes(2));
-    node.hold();
-    node.pass(21);
+    node.assign("x").pass(60).exit(1); // an accident: one more is held against x
+    node.pass(minutes(2)).hold().pass(21);
     let early = node.take_held();
     node.environment.runtime = Some(false);
     node.is_ready = false;
@@ -125,8 +111,7 @@ fn an_observation_begun_before_an_exit_does_not_decide_about_it() {
         node.step(answer);
     }
     assert!(!rolled_back(&node), "the runtime was well a while ago: {:?}", node.events());
-    node.release();
-    node.pass(minutes(5));
+    node.release().pass(minutes(5));
     assert!(!rolled_back(&node) && !node.is_bad("x"), "{:?}", node.events());
     node.environment.runtime = Some(true);
     node.is_ready = true;
@@ -138,18 +123,15 @@ fn an_observation_begun_before_an_exit_does_not_decide_about_it() {
 #[test]
 fn a_probe_begun_before_an_exit_says_nothing_of_the_next_kubelet() {
     let mut node = proven("a");
-    node.assign("x");
-    node.pass(minutes(3));
+    node.assign("x").pass(minutes(3));
     let asked = node.effects.len();
     node.healthz = Some(false);
-    node.hold();
-    node.pass(8);
+    node.hold().pass(8);
     let early = node.take_held();
     node.healthz = Some(true);
     node.release();
     assert!(count(&node, asked, |it| matches!(it, Effect::Probe(..))) > 0);
-    node.exit(1);
-    node.pass(40);
+    node.exit(1).pass(40);
     for answer in early {
         node.step(answer);
     }
@@ -165,15 +147,10 @@ fn a_probe_begun_before_an_exit_says_nothing_of_the_next_kubelet() {
 fn a_checkpoint_that_is_saved_late_says_nothing_of_what_is_assigned_by_then() {
     let mut node = proven("a");
     node.store.stall();
-    node.assign("b");
-    node.exit(1);
-    node.pass(2); // the next start is being prepared, and goes first
-    node.step(Input::Node(Assignment::Map(reference("c"))));
-    node.end_stall();
-    node.pass(60);
+    node.assign("b").exit(1).pass(2); // the next start is being prepared, and goes first
+    node.step(Input::Node(Assignment::Map(reference("c")))).end_stall().pass(60);
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
-    node.assign("c");
-    node.pass(minutes(15));
+    node.assign("c").pass(minutes(15));
     assert_eq!((node.running(), node.last_known_good()), (Some("c"), "c"), "{:?}", node.events());
     assert!(!node.starts.contains(&"b".to_owned()), "{:?}", node.starts);
 }

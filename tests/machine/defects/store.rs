@@ -24,8 +24,7 @@ fn proven_bytes_run_whatever_else_cannot_be_had() {
             prove(&mut node, "a");
             fault(&mut node, true);
             node.api = api;
-            node.reboot();
-            node.pass(minutes(30));
+            node.reboot().pass(minutes(30));
             assert_eq!(node.starts, ["", "a", "a"], "{number}, {api}: {:?}", node.events());
             assert_eq!((node.active(), node.last_known_good()), ("a", "a"));
             assert!(node.disk().bad.is_empty());
@@ -33,8 +32,7 @@ fn proven_bytes_run_whatever_else_cannot_be_had() {
             node.api = true;
             node.pass(minutes(15));
             assert_eq!(node.starts, ["", "a", "a"], "{number}, {api}: all is as it was");
-            node.assign("b");
-            node.pass(minutes(15));
+            node.assign("b").pass(minutes(15));
             assert_eq!(node.last_known_good(), "b", "{number}, {api}: {:?}", node.events());
         }
     }
@@ -47,8 +45,7 @@ fn earlier_proven_bytes_run_before_local() {
     prove(&mut node, "b");
     node.store.lose(&source("b"));
     node.api = false;
-    node.reboot();
-    node.pass(60);
+    node.reboot().pass(60);
     assert_eq!(node.starts, ["", "a", "b", "a"], "{:?}", node.events());
     // What is assigned is downloaded anew.
     node.api = true;
@@ -61,8 +58,7 @@ fn damaged_bytes_are_made_anew_from_the_checkpoint() {
     let mut node = proven("a");
     node.store.damaged.insert("a".into());
     node.api = false;
-    node.reboot();
-    node.pass(60);
+    node.reboot().pass(60);
     assert_eq!(node.starts, ["", "a", "a"]);
 }
 
@@ -72,8 +68,7 @@ fn a_passing_error_does_not_keep_last_known_good_away() {
     let mut node = proven("a");
     node.store.unreadable.insert("a".into());
     node.api = false;
-    node.reboot();
-    node.pass(minutes(3));
+    node.reboot().pass(minutes(3));
     assert_eq!(node.running(), Some(""), "{:?}", node.starts);
     node.store.unreadable.clear();
     node.pass(minutes(15));
@@ -88,8 +83,7 @@ fn one_error_in_a_change_is_overcome() {
     for number in 0..32 {
         let mut node = proven("a");
         (node.store.fails_after, node.store.fails, node.store.loses_answers) = (number / 2, 1, number % 2 == 1);
-        node.assign("b");
-        node.pass(minutes(14));
+        node.assign("b").pass(minutes(14));
         assert_eq!((node.running(), node.last_known_good()), (Some("b"), "b"), "{number}: {:?}", node.events());
         let starts = node.starts.iter().filter(|name| *name == "b").count();
         assert_eq!(starts, 1, "request {number}: {:?}", node.starts);
@@ -104,8 +98,7 @@ fn one_error_at_boot_ends_on_last_known_good() {
         let mut node = proven("a");
         (node.store.fails_after, node.store.fails, node.store.loses_answers) = (number / 2, 1, number % 2 == 1);
         node.api = false;
-        node.reboot();
-        node.pass(minutes(15));
+        node.reboot().pass(minutes(15));
         assert_eq!((node.running(), node.last_known_good()), (Some("a"), "a"), "{number}: {:?}", node.starts);
         assert!(node.disk().bad.is_empty(), "{number}: {:?}", node.disk().bad);
     }
@@ -115,8 +108,7 @@ fn one_error_at_boot_ends_on_last_known_good() {
 fn a_local_configuration_that_cannot_be_read_is_started_all_the_same() {
     let mut node = Node::new();
     node.store.local_fault = Some(torn());
-    node.reboot();
-    node.pass(30);
+    node.reboot().pass(30);
     assert_eq!(node.starts, ["", ""]);
     node.pass(minutes(10));
     assert_eq!(node.starts, ["", ""], "nor is it started anew for that");
@@ -127,26 +119,19 @@ fn a_local_configuration_that_cannot_be_read_is_started_all_the_same() {
 fn an_unreadable_record_is_not_overwritten() {
     let mut node = proven("a");
     node.refused.push("x".into());
-    node.assign("x");
-    node.pass(30);
-    node.operate(Command::Pin { to: Some(Target::Lkg) }).unwrap();
-    node.operate(Command::Freeze).unwrap();
+    node.assign("x").pass(30).obey(Command::Pin { to: Some(Target::Lkg) }).obey(Command::Freeze);
     let record = node.disk().clone();
     node.store.record_unreadable = true;
-    node.boot();
-    node.pass(30);
+    node.boot().pass(30);
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
     for _ in 0..3 {
-        node.exit(1);
-        node.pass(15);
+        node.exit(1).pass(15);
     }
-    node.assign("b");
-    node.pass(minutes(15));
+    node.assign("b").pass(minutes(15));
     assert_eq!(*node.disk(), record);
     assert!(node.operate(Command::Thaw).is_err(), "what is not known is not changed");
     node.store.record_unreadable = false;
-    node.reboot();
-    node.pass(minutes(15));
+    node.reboot().pass(minutes(15));
     let (pin, frozen) = (node.disk().pin.clone(), node.disk().frozen);
     assert!(pin.is_some() && frozen && node.is_bad("x"), "{:?}", node.disk());
 }
@@ -158,12 +143,9 @@ const STALL: u64 = 120;
 fn a_stalled_disk_hides_no_exit() {
     let mut node = proven("a");
     node.store.stall();
-    node.exit(1);
-    node.pass(60);
+    node.exit(1).pass(60);
     assert!(node.running().is_some(), "{:?}", node.starts);
-    node.pass(STALL);
-    node.end_stall();
-    node.pass(minutes(5));
+    node.pass(STALL).end_stall().pass(minutes(5));
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
     assert_eq!(node.last_known_good(), "a");
 }
@@ -174,14 +156,12 @@ fn a_stalled_disk_hides_no_exit_while_something_is_to_be_written() {
     for on_trial in [false, true] {
         let mut node = proven("a");
         if on_trial {
-            node.assign("x");
-            node.pass(60);
+            node.assign("x").pass(60);
         }
         node.store.stall();
         node.ask(Command::Freeze);
         for round in 0..12 {
-            node.exit(1);
-            node.pass(60);
+            node.exit(1).pass(60);
             assert!(node.running().is_some(), "{on_trial}, {round}: {:?}", node.starts);
             node.pass(7 * round);
         }
@@ -202,8 +182,7 @@ fn a_stalled_disk_delays_no_stop() {
             node.assign("b");
         },
         |node| {
-            node.assign("b");
-            node.pass(5);
+            node.assign("b").pass(5);
             node.store.stall();
             node.exit(1);
         },
@@ -213,15 +192,13 @@ fn a_stalled_disk_delays_no_stop() {
         },
         |node| {
             node.store.stall();
-            node.boot();
-            node.pass(60);
+            node.boot().pass(60);
         },
     ];
     for (number, moment) in moments.into_iter().enumerate() {
         let mut node = proven("a");
         moment(&mut node);
-        node.step(Input::Shutdown);
-        node.pass(20);
+        node.step(Input::Shutdown).pass(20);
         assert!(node.has_quit(), "moment {number}");
         assert_eq!(node.running(), None);
     }
@@ -232,16 +209,13 @@ fn a_stalled_disk_at_boot_keeps_no_kubelet_down() {
     for change in [false, true] {
         let mut node = proven("a");
         node.store.stall();
-        node.reboot();
-        node.pass(60);
+        node.reboot().pass(60);
         assert!(node.running().is_some(), "{:?}", node.starts);
         if change {
-            node.assign("b");
-            node.pass(STALL);
+            node.assign("b").pass(STALL);
             assert!(node.running().is_some(), "{:?}", node.starts);
         }
-        node.end_stall();
-        node.pass(minutes(15));
+        node.end_stall().pass(minutes(15));
         let best = if change { "b" } else { "a" };
         assert_eq!((node.running(), node.last_known_good()), (Some(best), best), "{:?}", node.starts);
         assert!(node.disk().bad.is_empty(), "{:?}", node.disk().bad);
@@ -252,11 +226,9 @@ fn a_stalled_disk_at_boot_keeps_no_kubelet_down() {
 fn a_stalled_disk_at_a_change_keeps_what_runs() {
     let mut node = proven("a");
     node.store.stall();
-    node.assign("b");
-    node.pass(STALL);
+    node.assign("b").pass(STALL);
     assert_eq!(node.starts, ["", "a"]);
-    node.end_stall();
-    node.pass(minutes(13));
+    node.end_stall().pass(minutes(13));
     assert_eq!(node.last_known_good(), "b", "{:?}", node.events());
     assert_eq!(node.starts, ["", "a", "b"]);
 }
@@ -267,8 +239,7 @@ fn a_stalled_disk_at_a_change_keeps_what_runs() {
 fn a_stalled_disk_does_not_hold_a_rollback() {
     for exits in [false, true] {
         let mut node = proven("a");
-        node.assign("x");
-        node.pass(30);
+        node.assign("x").pass(30);
         node.store.stall();
         node.pings = exits;
         for _ in 0..36 {
@@ -279,8 +250,7 @@ fn a_stalled_disk_does_not_hold_a_rollback() {
             node.pings |= node.running() != Some("x");
         }
         assert!(matches!(node.running(), Some("a" | "")), "{exits}: {:?}", node.starts);
-        node.end_stall();
-        node.pass(minutes(5));
+        node.end_stall().pass(minutes(5));
         assert_eq!(node.running(), Some("a"), "{exits}: {:?}", node.starts);
         assert!(exits || node.is_bad("x"), "what was found meanwhile is written: {:?}", node.disk());
     }
@@ -292,12 +262,10 @@ fn what_was_found_damaged_is_not_started_while_the_disk_stalls() {
     let mut node = proven("a");
     node.api = false;
     node.store.lose(&source("a"));
-    node.exit(1);
-    node.pass(5);
+    node.exit(1).pass(5);
     assert_eq!(node.running(), Some(""), "{:?}", node.events());
     node.store.stall();
-    node.exit(1);
-    node.pass(minutes(3));
+    node.exit(1).pass(minutes(3));
     assert_eq!(node.running(), Some(""), "{:?}", node.starts);
 }
 
@@ -305,8 +273,7 @@ fn what_was_found_damaged_is_not_started_while_the_disk_stalls() {
 #[test]
 fn a_rollback_is_applied_without_its_record() {
     let mut node = proven("a");
-    node.assign("x");
-    node.pass(30);
+    node.assign("x").pass(30);
     node.store.full = true;
     node.pings = false;
     node.until_start(120);
@@ -323,15 +290,13 @@ fn a_rollback_is_applied_without_its_record() {
 #[test]
 fn a_decision_whose_write_was_given_up_does_not_count() {
     let mut node = proven("a");
-    node.assign("x");
-    node.pass(60);
+    node.assign("x").pass(60);
     node.store.stall();
     let number = node.ask(Command::Rollback { to: Target::Lkg });
     node.pass(40);
     let answer = node.answer_to(number).expect("it is answered in time");
     assert!(answer.is_err(), "{answer:?}");
-    node.end_stall();
-    node.pass(minutes(12));
+    node.end_stall().pass(minutes(12));
     assert_eq!((node.running(), node.last_known_good()), (Some("x"), "x"), "{:?}", node.events());
     assert!(!node.is_bad("x"), "{:?}", node.disk());
     assert_eq!(node.starts, ["", "a", "x"]);
@@ -345,8 +310,7 @@ fn a_stalled_disk_keeps_no_ping_back() {
     let mut node = Node::with(settings());
     prove(&mut node, "a");
     node.store.stall();
-    node.assign("b");
-    node.pass(STALL);
+    node.assign("b").pass(STALL);
     // The kubelet, whose pings the monitor passes on, goes; ours come, until another one pings.
     node.pings = false;
     node.exit(1);
@@ -369,9 +333,7 @@ fn a_stalled_disk_keeps_no_ping_back() {
 fn what_is_told_of_a_failure_is_on_the_disk() {
     let mut node = proven("a");
     node.ready_after = None;
-    node.assign("x");
-    node.exit(1);
-    node.exit(1);
+    node.assign("x").exit(1).exit(1);
     let place = |wanted: &str, said: &str| {
         let is_it = |effect: &String| effect.starts_with(wanted) && effect.contains(said);
         node.effects.iter().map(|effect| format!("{effect:?}")).position(|effect| is_it(&effect)).unwrap()
@@ -385,15 +347,11 @@ fn what_is_told_of_a_failure_is_on_the_disk() {
 fn what_could_be_read_too_late_is_used_at_once() {
     let mut node = proven("a");
     node.store.stall();
-    node.reboot();
-    node.serve_next();
-    node.pass(200);
+    node.reboot().serve_next().pass(200);
     assert_eq!(node.running(), Some(""), "{:?}", node.starts);
-    node.exit(1);
-    node.pass(20);
+    node.exit(1).pass(20);
     assert_eq!(node.running(), Some(""), "{:?}", node.starts);
-    node.end_stall();
-    node.pass(20);
+    node.end_stall().pass(20);
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
 }
 
@@ -403,8 +361,7 @@ fn a_checkpoint_that_cannot_be_read_back_is_not_downloaded_without_a_pause() {
     let mut node = proven("a");
     node.store.loses_checkpoints = true;
     let before = node.effects.len();
-    node.assign("x");
-    node.pass(minutes(5));
+    node.assign("x").pass(minutes(5));
     let saves = count(&node, before, |it| matches!(it, Effect::Store(StoreRequest::Save(..))));
     assert!((3..20).contains(&saves), "saved {saves} times in five minutes");
     node.store.loses_checkpoints = false;

@@ -19,8 +19,7 @@ fn version(name: &str) -> Target {
 fn a_pin_of_a_refused_version_is_refused_with_the_reason() {
     let mut node = proven("a");
     node.refused.push("x".into());
-    node.assign("x");
-    node.pass(30);
+    node.assign("x").pass(30);
     assert!(node.is_bad("x"));
     for command in [Command::Pin { to: Some(version("x")) }, Command::Rollback { to: version("x") }] {
         let why = node.operate(command).unwrap_err();
@@ -52,8 +51,7 @@ fn a_rollback_where_local_runs_already_says_so() {
     let mut node = proven("a");
     node.store.lose(&source("a"));
     node.api = false;
-    node.reboot();
-    node.pass(60);
+    node.reboot().pass(60);
     assert_eq!(node.running(), Some(""), "{:?}", node.starts);
     let starts = node.starts.len();
     let why = node.operate(Command::Rollback { to: Target::Lkg }).unwrap_err();
@@ -67,13 +65,10 @@ fn a_rollback_where_local_runs_already_says_so() {
 fn an_unpin_without_the_api_server_goes_to_what_is_assigned_once() {
     let mut node = proven("a");
     prove(&mut node, "b");
-    node.operate(Command::Pin { to: Some(version("a")) }).unwrap();
-    node.pass(60);
+    node.obey(Command::Pin { to: Some(version("a")) }).pass(60);
     assert_eq!(node.running(), Some("a"));
     (node.api, node.contact) = (false, false);
-    node.pass(minutes(2));
-    node.operate(Command::Unpin).unwrap();
-    node.pass(minutes(20));
+    node.pass(minutes(2)).obey(Command::Unpin).pass(minutes(20));
     assert_eq!(node.starts, ["", "a", "b", "a", "b"], "{:?}", node.events());
 }
 
@@ -82,14 +77,9 @@ fn an_unpin_without_the_api_server_goes_to_what_is_assigned_once() {
 fn an_unpin_of_what_is_no_longer_assigned_goes_to_last_known_good_once() {
     let mut node = proven("a");
     prove(&mut node, "b");
-    node.operate(Command::Pin { to: Some(Target::Local) }).unwrap();
-    node.pass(60);
-    node.assign("c");
-    node.pass(60);
+    node.obey(Command::Pin { to: Some(Target::Local) }).pass(60).assign("c").pass(60);
     (node.api, node.contact) = (false, false);
-    node.pass(minutes(2));
-    node.operate(Command::Unpin).unwrap();
-    node.pass(minutes(20));
+    node.pass(minutes(2)).obey(Command::Unpin).pass(minutes(20));
     // c was never started, and is not while the server is away that assigned it.
     assert_eq!(node.starts, ["", "a", "b", "", "b"], "{:?}", node.events());
     (node.api, node.contact) = (true, true);
@@ -101,14 +91,9 @@ fn an_unpin_of_what_is_no_longer_assigned_goes_to_last_known_good_once() {
 #[test]
 fn an_unpin_does_not_switch_to_what_was_on_trial_while_the_api_server_is_away() {
     let mut node = proven("a");
-    node.assign("x");
-    node.pass(20);
-    node.operate(Command::Pin { to: Some(version("a")) }).unwrap();
-    node.pass(60);
+    node.assign("x").pass(20).obey(Command::Pin { to: Some(version("a")) }).pass(60);
     (node.api, node.contact) = (false, false);
-    node.pass(minutes(2));
-    node.operate(Command::Unpin).unwrap();
-    node.pass(minutes(20));
+    node.pass(minutes(2)).obey(Command::Unpin).pass(minutes(20));
     assert_eq!(node.starts, ["", "a", "x", "a"], "{:?}", node.events());
     assert!(!rolled_back(&node) && !node.is_bad("x"), "{:?}", node.events());
     (node.api, node.contact) = (true, true);
@@ -122,17 +107,12 @@ fn an_unpin_does_not_switch_to_what_was_on_trial_while_the_api_server_is_away() 
 #[test]
 fn what_is_assigned_again_while_it_runs_is_to_be_confirmed() {
     let mut node = proven("b");
-    node.define("a", json!({}), confirmed("30m"));
-    node.assign("a");
-    node.pass(60);
+    node.define("a", json!({}), confirmed("30m")).assign("a").pass(60);
     node.store.stall();
-    node.step(Input::Node(Assignment::Local));
-    node.serve_next(); // what the reset would come to
+    node.step(Input::Node(Assignment::Local)).serve_next(); // what the reset would come to
     node.serve_next();
     assert_eq!((node.running(), &node.disk().assigned), (Some("a"), &None), "{:?}", node.events());
-    node.assign("a");
-    node.end_stall();
-    node.pass(minutes(20));
+    node.assign("a").end_stall().pass(minutes(20));
     assert_eq!((node.running(), node.last_known_good()), (Some("a"), ""), "{:?}", node.starts);
     assert!(matches!(node.disk().phase, Phase::AwaitingConfirmation(..)), "{:?}", node.disk());
 }
@@ -140,10 +120,8 @@ fn what_is_assigned_again_while_it_runs_is_to_be_confirmed() {
 #[test]
 fn what_is_confirmed_is_not_to_be_confirmed_later() {
     let mut node = Node::new();
-    node.define("a", json!({}), confirmed("30m"));
-    node.assign("a");
-    node.pass(60);
-    node.operate(Command::Confirm { extend_seconds: None }).unwrap();
+    node.define("a", json!({}), confirmed("30m")).assign("a").pass(60);
+    node.obey(Command::Confirm { extend_seconds: None });
     let why = node.operate(Command::Confirm { extend_seconds: Some(60) }).unwrap_err();
     assert!(why.contains("is confirmed"), "{why}");
 }
@@ -152,14 +130,10 @@ fn what_is_confirmed_is_not_to_be_confirmed_later() {
 #[test]
 fn an_exit_in_the_trial_does_not_count_in_the_wait_for_a_confirmation() {
     let mut node = proven("b");
-    node.define("a", json!({}), confirmed("5h"));
-    node.assign("a");
-    node.pass(60);
-    node.exit(1);
+    node.define("a", json!({}), confirmed("5h")).assign("a").pass(60).exit(1);
     node.pass(minutes(12));
     assert!(matches!(node.disk().phase, Phase::AwaitingConfirmation(..)), "{:?}", node.disk());
-    node.exit(1);
-    node.pass(minutes(2));
+    node.exit(1).pass(minutes(2));
     assert_eq!(node.running(), Some("a"), "{:?}", node.events());
 }
 
@@ -168,8 +142,7 @@ fn an_exit_in_the_trial_does_not_count_in_the_wait_for_a_confirmation() {
 fn a_wait_for_a_confirmation_ends_on_a_node_that_reboots_in_a_loop() {
     let mut node = awaiting();
     for _ in 0..35 {
-        node.reboot();
-        node.pass(20);
+        node.reboot().pass(20);
     }
     assert!(rolled_back(&node), "{:?}", node.disk().phase);
     assert_eq!(node.running(), Some(""));
@@ -182,11 +155,9 @@ fn a_confirmation_is_answered_once_it_is_durable() {
     let number = node.ask(Command::Confirm { extend_seconds: None });
     node.pass(2);
     assert_eq!((node.answer_to(number), node.last_known_good()), (None, ""));
-    node.end_stall();
-    node.pass(5);
+    node.end_stall().pass(5);
     assert!(node.answer_to(number).unwrap().is_ok());
-    node.reboot();
-    node.pass(minutes(45));
+    node.reboot().pass(minutes(45));
     assert_eq!(node.last_known_good(), "a", "a confirmation that was answered stands: {:?}", node.events());
 }
 
@@ -208,8 +179,7 @@ fn a_confirmation_in_time_is_not_overtaken_by_its_deadline() {
             node.pass(30);
         }
         let answer = node.answer_to(number).expect("it is answered");
-        node.end_stall();
-        node.pass(60);
+        node.end_stall().pass(60);
         assert_eq!((answer.is_ok(), rolled_back(&node)), (durable, !durable), "{answer:?}: {:?}", node.events());
     }
 }
@@ -218,16 +188,14 @@ fn a_confirmation_in_time_is_not_overtaken_by_its_deadline() {
 #[test]
 fn an_annotation_confirms_nothing_that_failed() {
     let mut node = awaiting();
-    node.operate(Command::Rollback { to: Target::Lkg }).unwrap();
-    node.step(Input::NodeAnnotations { retry: None, confirm: Some("uid-a/1".into()) });
-    node.pass(60);
+    node.obey(Command::Rollback { to: Target::Lkg });
+    node.step(Input::NodeAnnotations { retry: None, confirm: Some("uid-a/1".into()) }).pass(60);
     assert!(!node.events().contains(&"KubeletConfigConfirmed"), "{:?}", node.events());
     let mut node = proven("a");
     node.define("x", json!({}), confirmed("30m"));
     exits_at_its_start(&mut node, "x");
     assert!(matches!(node.disk().phase, Phase::ControlTest(..)), "{:?}", node.disk());
-    node.step(Input::NodeAnnotations { retry: None, confirm: Some("uid-x/1".into()) });
-    node.pass(10);
+    node.step(Input::NodeAnnotations { retry: None, confirm: Some("uid-x/1".into()) }).pass(10);
     assert!(!node.events().contains(&"KubeletConfigConfirmed"), "{:?}", node.events());
 }
 
@@ -238,20 +206,17 @@ fn an_annotation_that_was_obeyed_is_not_obeyed_again_in_the_next_life() {
     let mut node = proven("a");
     fails_at_its_start(&mut node);
     let retry = |node: &mut Node, value: Option<&str>| {
-        node.step(Input::NodeAnnotations { retry: value.map(str::to_owned), confirm: None });
-        node.pass(10);
+        node.step(Input::NodeAnnotations { retry: value.map(str::to_owned), confirm: None }).pass(10);
     };
     let retried = |node: &Node| node.events().iter().filter(|event| **event == "KubeletConfigRetried").count();
     node.ready_after = None;
     retry(&mut node, Some("uid-x/1"));
     assert_eq!((retried(&node), node.running()), (1, Some("x")), "{:?}", node.events());
     node.ready_after = Some(1);
-    node.exit(1);
-    node.pass(60);
+    node.exit(1).pass(60);
     assert!(node.is_bad("x"), "{:?}", node.events());
     for _ in 0..2 {
-        node.reboot();
-        node.pass(120);
+        node.reboot().pass(120);
     }
     assert_eq!((retried(&node), node.running()), (1, Some("a")), "{:?}", node.events());
     assert!(node.is_bad("x"));
@@ -268,8 +233,7 @@ fn what_is_about_to_run_is_pinned_before_the_first_start() {
     node.store.stall();
     node.reboot();
     let number = node.ask(Command::Pin { to: None });
-    node.end_stall();
-    node.pass(60);
+    node.end_stall().pass(60);
     assert!(node.answer_to(number).is_some_and(|answer| answer.is_ok_and(|text| text.contains("uid-a"))));
     let pinned = node.disk().pin.clone().map(|pin| pin.version.map(|version| version.source));
     assert_eq!(pinned, Some(Some(source("a"))));
@@ -306,8 +270,7 @@ fn what_a_command_asks_for_is_done_once_it_is_durable() {
     let number = node.ask(Command::Pin { to: Some(Target::Local) });
     node.pass(2);
     assert_eq!((node.answer_to(number), node.starts.len()), (None, 2));
-    node.end_stall();
-    node.pass(5);
+    node.end_stall().pass(5);
     assert!(node.answer_to(number).unwrap().is_ok());
     assert_eq!(node.running(), Some(""));
 }
@@ -320,11 +283,9 @@ fn a_command_is_answered_although_the_disk_is_not() {
     let number = node.ask(Command::Freeze);
     node.pass(60);
     assert!(node.answer_to(number).expect("it is answered").is_err());
-    node.end_stall();
-    node.pass(60);
+    node.end_stall().pass(60);
     assert!(!node.disk().frozen, "what was refused is not done later");
-    node.assign("b");
-    node.pass(60);
+    node.assign("b").pass(60);
     assert_eq!(node.running(), Some("b"));
 }
 
@@ -346,8 +307,7 @@ fn a_command_stands_although_something_is_learned_meanwhile() {
     assert_eq!((node.running(), node.disk().frozen), (Some("a"), true));
     // The verdict is durable as well.
     let asked = node.preflights.len();
-    node.reboot();
-    node.pass(30);
+    node.reboot().pass(30);
     assert_eq!((node.running(), node.preflights.len()), (Some("a"), asked));
 }
 
@@ -355,18 +315,14 @@ fn a_command_stands_although_something_is_learned_meanwhile() {
 #[test]
 fn a_command_gives_way_to_a_rollback_meanwhile() {
     let mut node = proven("a");
-    node.define("x", json!({}), confirmed("30m"));
-    node.assign("x");
-    node.pass(60);
+    node.define("x", json!({}), confirmed("30m")).assign("x").pass(60);
     node.store.stall();
     let number = node.ask(Command::Confirm { extend_seconds: None });
     for _ in 0..2 {
-        node.exit(1);
-        node.pass(10); // a start waits a while for the disk
+        node.exit(1).pass(10); // a start waits a while for the disk
     }
     assert!(rolled_back(&node), "{:?}", node.events());
-    node.end_stall();
-    node.pass(30);
+    node.end_stall().pass(30);
     let answer = node.answer_to(number).unwrap();
     assert!(answer.is_err(), "{answer:?}");
     assert!(node.is_bad("x"), "{:?}", node.disk());

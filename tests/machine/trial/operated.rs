@@ -27,15 +27,12 @@ fn what_nobody_confirms_is_rolled_back() {
 #[test]
 fn what_somebody_confirms_is_last_known_good() {
     let mut node = awaiting();
-    node.operate(Command::Confirm { extend_seconds: Some(minutes(60)) }).unwrap();
-    node.pass(minutes(50));
+    node.obey(Command::Confirm { extend_seconds: Some(minutes(60)) }).pass(minutes(50));
     assert_eq!(node.active(), "a", "the deadline was moved");
     // A reboot neither loses the deadline nor starts it anew.
-    node.reboot();
-    node.pass(minutes(5));
+    node.reboot().pass(minutes(5));
     assert_eq!(node.active(), "a");
-    node.operate(Command::Confirm { extend_seconds: None }).unwrap();
-    node.pass(minutes(11));
+    node.obey(Command::Confirm { extend_seconds: None }).pass(minutes(11));
     assert_eq!(node.last_known_good(), "a");
     assert!(node.operate(Command::Confirm { extend_seconds: None }).is_err());
 }
@@ -45,7 +42,7 @@ fn what_somebody_confirms_is_last_known_good() {
 fn what_is_confirmed_is_last_known_good_when_that_is_answered() {
     let mut node = awaiting();
     (node.store.fails_after, node.store.fails) = (1, 1000);
-    node.operate(Command::Confirm { extend_seconds: None }).unwrap();
+    node.obey(Command::Confirm { extend_seconds: None });
     assert_eq!(node.state.saved().last_known_good.as_ref().map(|it| it.source.reference.name.as_str()), Some("a"));
     assert_eq!(node.events().last(), Some(&"KubeletConfigProven"));
 }
@@ -55,8 +52,7 @@ fn what_is_confirmed_right_after_a_boot_is_proven_once_it_is_healthy() {
     let mut node = awaiting();
     node.reboot();
     (node.api, node.contact) = (false, false);
-    node.operate(Command::Confirm { extend_seconds: None }).unwrap();
-    node.pass(60);
+    node.obey(Command::Confirm { extend_seconds: None }).pass(60);
     assert_eq!(node.last_known_good(), "", "nobody sees its Node");
     (node.api, node.contact) = (true, true);
     node.pass(60);
@@ -66,9 +62,7 @@ fn what_is_confirmed_right_after_a_boot_is_proven_once_it_is_healthy() {
 #[test]
 fn a_confirmation_deadline_survives_reboots() {
     let mut node = awaiting();
-    node.pass(minutes(20));
-    node.reboot();
-    node.pass(minutes(7));
+    node.pass(minutes(20)).reboot().pass(minutes(7));
     assert_eq!(node.active(), "a");
     node.pass(minutes(5));
     assert_eq!(node.active(), "", "{:?}", node.disk().phase);
@@ -80,8 +74,7 @@ fn a_confirmation_is_waited_for_though_local_cannot_be_read() {
     let mut node = Node::new();
     node.define("a", json!({}), confirmed("30m"));
     node.store.local_fault = Some(torn());
-    node.assign("a");
-    node.pass(minutes(12));
+    node.assign("a").pass(minutes(12));
     assert!(node.message("KubeletConfigAwaitsConfirmation").contains("30m"));
     node.pass(minutes(2));
     assert_eq!((node.active(), node.last_known_good()), ("a", ""));
@@ -90,19 +83,13 @@ fn a_confirmation_is_waited_for_though_local_cannot_be_read() {
 #[test]
 fn a_pin_holds_whatever_is_assigned() {
     let mut node = proven("a");
-    node.operate(Command::Pin { to: Some(Target::Local) }).unwrap();
-    node.pass(5);
+    node.obey(Command::Pin { to: Some(Target::Local) }).pass(5);
     assert_eq!(node.active(), "");
-    node.assign("b");
-    node.pass(minutes(20));
+    node.assign("b").pass(minutes(20));
     assert_eq!(node.active(), "", "b waits");
-    node.boot();
-    node.pass(10);
-    node.assign("b");
-    node.pass(10);
+    node.boot().pass(10).assign("b").pass(10);
     assert_eq!(node.active(), "", "a pin outlives us");
-    node.operate(Command::Unpin).unwrap();
-    node.pass(5);
+    node.obey(Command::Unpin).pass(5);
     assert_eq!(node.active(), "b");
     assert!(node.operate(Command::Unpin).is_err());
 }
@@ -110,14 +97,10 @@ fn a_pin_holds_whatever_is_assigned() {
 #[test]
 fn rollback_leaves_what_runs_and_remembers() {
     let mut node = Node::new();
-    node.assign("a");
-    node.pass(60);
-    node.operate(Command::Rollback { to: Target::Lkg }).unwrap();
-    node.pass(minutes(20));
+    node.assign("a").pass(60).obey(Command::Rollback { to: Target::Lkg }).pass(minutes(20));
     assert_eq!(node.active(), "");
     assert!(node.operate(Command::Rollback { to: Target::Lkg }).unwrap_err().contains("last known good already"));
-    node.operate(Command::Retry).unwrap();
-    node.pass(10);
+    node.obey(Command::Retry).pass(10);
     assert_eq!(node.active(), "a");
     assert!(node.operate(Command::Retry).unwrap_err().contains("nothing is held against"));
 }
@@ -130,8 +113,7 @@ fn rollback_to_an_older_proven_version() {
     }
     let to = |version: &str| Command::Rollback { to: version.parse().unwrap() };
     assert!(node.operate(to("uid-x/1")).unwrap_err().contains("uid-a/1"));
-    node.operate(to("uid-a/1")).unwrap();
-    node.pass(10);
+    node.obey(to("uid-a/1")).pass(10);
     assert_eq!(node.active(), "a");
     let kept = node.effects.iter().rev().find_map(|effect| match effect {
         Effect::Store(StoreRequest::Collect(keep, _)) => Some(keep.clone()),
@@ -146,13 +128,11 @@ fn nothing_is_started_while_the_system_goes_down() {
     for on_trial in [false, true] {
         let mut node = Node::new();
         if on_trial {
-            node.assign("a");
-            node.pass(30);
+            node.assign("a").pass(30);
         }
         let (starts, tries) = (node.starts.len(), node.disk().phase.attempt().map(|attempt| attempt.tries));
         node.environment.shutting_down = true;
-        node.exit(1);
-        node.pass(25);
+        node.exit(1).pass(25);
         assert_eq!(node.starts.len(), starts, "on trial: {on_trial}");
         assert_eq!(node.disk().phase.attempt().map(|attempt| attempt.tries), tries);
         assert!(!node.events().contains(&"KubeletConfigRolledBack"), "{:?}", node.events());
@@ -167,36 +147,28 @@ fn nothing_is_started_while_the_system_goes_down() {
 #[test]
 fn a_freeze_takes_up_nothing_and_judges_on() {
     let mut node = Node::new();
-    node.assign("a");
-    node.pass(30);
-    node.operate(Command::Freeze).unwrap();
+    node.assign("a").pass(30).obey(Command::Freeze);
     assert!(node.operate(Command::Freeze).is_err());
-    node.assign("b");
-    node.pass(60);
+    node.assign("b").pass(60);
     assert_eq!(node.active(), "a");
     node.pings = false;
     node.pass(100);
     assert_eq!(node.active(), "", "a trial under way goes on");
     node.pings = true;
-    node.operate(Command::Thaw).unwrap();
-    node.pass(5);
+    node.obey(Command::Thaw).pass(5);
     assert_eq!(node.active(), "b");
 }
 
 #[test]
 fn hazards_are_refused_unless_acknowledged() {
     let mut node = Node::new();
-    node.define("a", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default());
-    node.assign("a");
-    node.pass(5);
+    node.define("a", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default()).assign("a").pass(5);
     assert_eq!(node.active(), "");
     let message = node.message("KubeletConfigRejected");
     assert!(message.contains("cgroupDriver") && message.contains("kubelet-supervisor.io/acknowledge"), "{message}");
     let annotations =
         ConfigAnnotations { acknowledge: Some("cgroupDriver".to_owned()), ..ConfigAnnotations::default() };
-    node.define("b", json!({"cgroupDriver": "systemd"}), annotations);
-    node.assign("b");
-    node.pass(5);
+    node.define("b", json!({"cgroupDriver": "systemd"}), annotations).assign("b").pass(5);
     assert_eq!(node.active(), "b");
     assert_eq!(node.starts, ["", "b"]);
 }
@@ -208,9 +180,7 @@ fn fields_of_no_effect_are_refused_on_demand() {
         [(UnknownFields::Warn, "a", ["", "a"].as_slice()), (UnknownFields::Refuse, "", &[""])]
     {
         let mut node = Node::with(Settings { unknown_fields, ..Settings::default() });
-        node.define("a", misspelt.clone(), ConfigAnnotations::default());
-        node.assign("a");
-        node.pass(5);
+        node.define("a", misspelt.clone(), ConfigAnnotations::default()).assign("a").pass(5);
         assert_eq!(node.active(), active, "{unknown_fields:?}");
         assert_eq!(node.starts, starts, "{unknown_fields:?}");
         let line = "evictionhard: did you mean evictionHard?";
@@ -229,15 +199,12 @@ fn last_known_good_keeps_its_fields_of_no_effect() {
     let later = json!({"maxParallelImagePulls": 3});
     for (version, name, active) in [("v1.20.2", "a", ""), ("v1.29.3", "b", "b"), ("v1.20.2", "c", "b")] {
         node.define(name, later.clone(), ConfigAnnotations::default());
-        node.step(Input::KubeletVersion(version.to_owned()));
-        node.assign(name);
-        node.pass(minutes(11));
+        node.step(Input::KubeletVersion(version.to_owned())).assign(name).pass(minutes(11));
         assert_eq!(node.active(), active, "{version}");
     }
     let message = node.message("KubeletConfigRejected");
     assert!(message.contains("maxParallelImagePulls: since 1.27, this kubelet is 1.20"), "{message}");
-    node.assign("b");
-    node.pass(5);
+    node.assign("b").pass(5);
     assert_eq!((node.active(), node.last_known_good()), ("b", "b"));
     assert_eq!(node.starts, ["", "b"]);
 }
@@ -246,12 +213,9 @@ fn last_known_good_keeps_its_fields_of_no_effect() {
 fn the_way_back_to_last_known_good_needs_no_acknowledgement() {
     let mut node = proven("a");
     let annotations = ConfigAnnotations { acknowledge: Some("all".to_owned()), ..ConfigAnnotations::default() };
-    node.define("b", json!({"cpuManagerPolicy": "static"}), annotations);
-    node.assign("b");
-    node.pass(5);
+    node.define("b", json!({"cpuManagerPolicy": "static"}), annotations).assign("b").pass(5);
     assert_eq!(node.active(), "b");
-    node.assign("a");
-    node.pass(5);
+    node.assign("a").pass(5);
     assert_eq!(node.active(), "a");
     let [.., aside, back] = node.store.swaps.as_slice() else { panic!("{:?}", node.store.swaps) };
     assert_ne!(aside.policy, back.policy);
@@ -267,15 +231,12 @@ fn more_pods_than_places_are_named() {
             ..pod(&format!("pod-{number}"))
         })
         .collect();
-    node.define("a", json!({"maxPods": 3}), ConfigAnnotations::default());
-    node.assign("a");
-    node.pass(5);
+    node.define("a", json!({"maxPods": 3}), ConfigAnnotations::default()).assign("a").pass(5);
     assert_eq!(node.active(), "");
     let message = node.message("KubeletConfigRejected");
     assert!(message.contains("pod-3") && message.contains("pod-4") && !message.contains("pod-0"), "{message}");
     node.inventory.pods.truncate(3);
-    node.operate(Command::Retry).unwrap();
-    node.pass(5);
+    node.obey(Command::Retry).pass(5);
     assert_eq!(node.active(), "a", "drained, and asked for again");
 }
 
@@ -289,8 +250,7 @@ fn the_kubelets_own_log_is_kept_and_holds_no_secrets() {
     node.ready_after = None;
     node.assign("a");
     node.ready_after = Some(1);
-    node.exit(255);
-    node.pass(60);
+    node.exit(255).pass(60);
     let bad = node.disk().bad.last().unwrap();
     assert!(bad.detail.contains("running with swap on") && bad.detail.contains("exit code 255"), "{}", bad.detail);
     assert_eq!(bad.reason.label(), "exit-before-ready");
@@ -302,8 +262,7 @@ fn the_kubelets_own_log_is_kept_and_holds_no_secrets() {
 fn what_came_up_while_it_was_weighed_is_not_started_again() {
     let mut node = Node::new();
     node.start_fails = true;
-    node.assign("a");
-    node.pass(30);
+    node.assign("a").pass(30);
     assert_eq!((node.active(), node.starts.as_slice()), ("a", ["", "a"].map(str::to_owned).as_slice()));
 }
 
@@ -311,9 +270,7 @@ fn what_came_up_while_it_was_weighed_is_not_started_again() {
 fn a_pin_stops_a_switch_that_is_on_its_way() {
     let mut node = proven("a");
     node.is_deaf = true;
-    node.assign("b");
-    node.pass(3);
-    node.operate(Command::Pin { to: None }).unwrap();
+    node.assign("b").pass(3).obey(Command::Pin { to: None });
     node.is_deaf = false;
     node.exit(0);
     assert_eq!(node.active(), "a");
@@ -326,11 +283,8 @@ fn an_unpin_stops_a_switch_that_is_on_its_way() {
     let mut node = proven("a");
     prove(&mut node, "b");
     node.is_deaf = true;
-    node.operate(Command::Pin { to: Some("uid-a/1".parse().unwrap()) }).unwrap();
-    node.pass(3);
-    node.operate(Command::Unpin).unwrap();
+    node.obey(Command::Pin { to: Some("uid-a/1".parse().unwrap()) }).pass(3).obey(Command::Unpin);
     node.is_deaf = false;
-    node.exit(0);
-    node.pass(60);
+    node.exit(0).pass(60);
     assert_eq!(node.starts, ["", "a", "b", "b"], "no record names a any more");
 }

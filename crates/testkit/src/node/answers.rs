@@ -138,16 +138,18 @@ impl Node {
     }
 
     /// A preflight that was not answered ends after all.
-    pub fn end_preflight(&mut self) {
+    pub fn end_preflight(&mut self) -> &mut Self {
         for (ticket, rendered) in std::mem::take(&mut self.pending_preflights) {
             let verdict = self.verdict(&rendered);
             self.step(Input::PreflightDone(ticket, verdict));
         }
+        self
     }
 
     /// Answers to queries and probes are had now, and come when they are released.
-    pub fn hold(&mut self) {
+    pub fn hold(&mut self) -> &mut Self {
         self.held = Some(Vec::new());
+        self
     }
 
     /// What is held back so far; more is held back.
@@ -156,10 +158,11 @@ impl Node {
     }
 
     /// What was held back comes, in order, and nothing is held back any more.
-    pub fn release(&mut self) {
+    pub fn release(&mut self) -> &mut Self {
         for input in self.held.take().unwrap_or_default() {
             self.step(input);
         }
+        self
     }
 
     fn hold_back(&mut self, answer: Input) -> Option<Input> {

@@ -130,19 +130,21 @@ impl Store {
 
 impl Node {
     /// Whatever waits for the disk is served now, in order.
-    pub fn end_stall(&mut self) {
+    pub fn end_stall(&mut self) -> &mut Self {
         self.store.stalled = false;
         while !self.store.waiting.is_empty() {
             self.serve_next();
         }
+        self
     }
 
     /// The request that waits longest is served.
-    pub fn serve_next(&mut self) {
+    pub fn serve_next(&mut self) -> &mut Self {
         let request = self.store.waiting.pop_front();
         if let Some(answer) = request.and_then(|request| self.serve(request)) {
             self.step(answer);
         }
+        self
     }
 
     pub(super) fn submit(&mut self, request: StoreRequest) -> Option<Input> {
