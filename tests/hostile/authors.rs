@@ -86,8 +86,7 @@ fn outcome(rig: &Rig, version: &Version) -> String {
 fn what_a_shipped_policy_keeps_cannot_be_written_in_any_spelling() {
     let values: Value = serde_yaml::from_str(VALUES).unwrap();
     for shipped in ["baseline", "strict"] {
-        let mut rig = rig(shipped);
-        rig.up();
+        let mut rig = rig(shipped).running();
         rig.apply("a", &configuration(KEPT));
         let local = rig.last_config();
         for field in kept(shipped) {
@@ -119,8 +118,7 @@ fn what_a_shipped_policy_keeps_cannot_be_written_in_any_spelling() {
 #[test]
 fn neither_other_keys_nor_flags_get_round_a_policy() {
     for shipped in ["baseline", "strict"] {
-        let mut rig = rig(shipped);
-        rig.up();
+        let mut rig = rig(shipped).running();
         rig.apply("a", &configuration(KEPT));
         let evil = configuration("staticPodPath: /evil");
         let good = configuration(KEPT);
@@ -163,8 +161,7 @@ const KEPT: &str =
 /// A megabyte at the most, and whatever can be done with it.
 #[test]
 fn bombs_are_refused_and_cost_little() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     rig.prove("a", &configuration("maxPods: 42"));
     let size = (1 << 20) - 200;
     let repeated = |text: &str| text.repeat(size / text.len());

@@ -29,8 +29,7 @@ fn a_store_that_others_can_write_to_is_not_used() {
         rig.option("--dynamic-config-dir", dir.to_str().unwrap());
         rig.up();
         rig.wait_log(OPEN);
-        rig.put("a", &configuration("maxPods: 42"));
-        rig.assign("a");
+        rig.offer("a", &configuration("maxPods: 42"));
         eventually("the error", || (rig.metric("kubelet_node_config_error") == Some(1.0)).then_some(()));
         assert_eq!((rig.starts(), max_pods(&rig)), (1, 110.into()));
         let written: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -14,8 +14,7 @@ const VALUES: [&str; 5] = ["opensesame", "openbarley", "hunter2", "swordfish", "
 
 #[test]
 fn nothing_of_a_configuration_is_told_on_tcp() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     rig.prove("a", &configuration(&format!("clusterDomain: taffeta\n{SECRETS}")));
     assert!(rig.status().to_string().contains("lastKnownGood"), "root is told all of it");
     let mut told = String::new();
@@ -34,8 +33,7 @@ fn nothing_of_a_configuration_is_told_on_tcp() {
 /// A refused version is remembered, and told of everywhere, without them.
 #[test]
 fn what_is_refused_is_told_without_its_secrets() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     let put = |text: &str, flags: &str| {
         let data = [("kubelet", text), ("kubelet.flags", flags)];
         rig.server.put_annotated_config_map(NAMESPACE, "a", &data, None)

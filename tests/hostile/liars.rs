@@ -11,8 +11,7 @@ const KUBELET: &str = "maxPods: 42";
 
 /// A node with a proven configuration.
 fn node() -> (Rig, Version) {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     let good = rig.prove("a", &configuration(KUBELET));
     (rig, good)
 }
@@ -176,8 +175,7 @@ fn answers_that_are_none() {
         rig.server.faults().clear();
     }
     assert_eq!(elsewhere.requests().len(), 0, "credentials went elsewhere");
-    rig.stop();
-    rig.up();
+    rig.restart();
     truth(&mut rig, 43);
 }
 
@@ -276,8 +274,7 @@ fn a_swollen_node() {
         std::fs::read_to_string(rig.at("dynamic/supervisor/state.json")).ok()?.contains("evil").then_some(())
     });
     goes_on(&rig, &good, starts, "swollen");
-    rig.stop();
-    rig.up();
+    rig.restart();
     goes_on(&rig, &good, starts + 1, "at the next start");
     truth(&mut rig, 43);
 }

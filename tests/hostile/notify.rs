@@ -41,8 +41,7 @@ fn only_root_can_write_to_the_socket() {
     assert_eq!(Stranger::tries(&["send", &socket, "READY=1"]), "PermissionDenied");
     let mut flood = Stranger::new(&["flood", &socket, "200"]);
     assert!(flood.done().starts_with("0 "));
-    rig.stop();
-    rig.up();
+    rig.restart();
     assert!(!std::path::Path::new(&socket).exists(), "what a supervisor left is removed by the next");
 }
 

@@ -18,8 +18,7 @@ fn named(rig: &Rig) -> String {
 /// However the path is spelt: another file is another configuration, with a restart and a trial of its own.
 #[test]
 fn another_file_is_never_adopted() {
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     for (number, path) in ["ca.crt", "./ca.crt", ".//x/../ca.crt", "ca.crt/"].into_iter().enumerate() {
         for owner in ["ours", "theirs"] {
             let starts = rig.starts();
@@ -38,8 +37,7 @@ fn another_file_is_never_adopted() {
 /// What the digest cannot cover is refused, and what runs goes on.
 #[test]
 fn a_path_that_leads_out_or_nowhere_is_refused() {
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     let good = put(&rig, "ca.crt", "ours");
     rig.assign("a");
     rig.wait_config("it is proven", |config| is(config, "lastKnownGood", &good));

@@ -54,8 +54,7 @@ fn is_bad(status: &Value, version: &Version) -> bool {
 
 /// Puts and assigns, and returns when a kubelet was started with so many pods: before anybody was told.
 fn apply_until_started(rig: &Rig, pods: u64) -> Version {
-    let version = rig.put("a", &configuration(&format!("maxPods: {pods}")));
-    rig.assign("a");
+    let version = rig.offer("a", &configuration(&format!("maxPods: {pods}")));
     let started = |all: &[Value]| {
         let is_it = |entry: &Value| entry["preflight"] == false && entry["configJson"]["maxPods"] == pods;
         all.iter().any(is_it).then_some(())

@@ -6,8 +6,7 @@ use testkit::rig::{LOAD, NAMESPACE, NODE, Rig, SOON, configuration, is};
 
 #[test]
 fn a_change_is_applied_and_proves_itself() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     let version = rig.apply("a", &configuration("maxPods: 42"));
     assert_eq!(rig.last_config()["maxPods"], 42);
     assert_eq!(
@@ -49,8 +48,7 @@ fn a_change_is_applied_and_proves_itself() {
 
 #[test]
 fn equal_content_is_adopted_without_a_restart() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     rig.prove("a", &configuration("maxPods: 42"));
     // A label, a comment, another name, and the local configuration's own content.
     let label = rig.server.label_config_map(NAMESPACE, "a", "team", "x");
@@ -58,8 +56,7 @@ fn equal_content_is_adopted_without_a_restart() {
     rig.wait_event("KubeletConfigAdopted", &label);
     let comment = rig.put("a", &format!("# said again\n{}", configuration("maxPods: 42")));
     rig.wait_config("comment", |config| is(config, "lastKnownGood", &comment));
-    let other = rig.put("b", &configuration("maxPods: 42"));
-    rig.assign("b");
+    let other = rig.offer("b", &configuration("maxPods: 42"));
     rig.wait_config("name", |config| is(config, "lastKnownGood", &other) && is(config, "active", &other));
     assert_eq!(rig.starts(), 2);
     assert_eq!(rig.metric("kubelet_supervisor_kubelet_restarts_total{cause=\"config\"}"), Some(1.0));
@@ -86,8 +83,7 @@ fn fields_of_no_effect_are_refused_on_demand() {
 
 #[test]
 fn reset_goes_back_to_the_local_configuration() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     rig.prove("a", &configuration("maxPods: 42"));
     rig.server.unassign(NODE);
     rig.wait_starts(3);
@@ -106,10 +102,8 @@ fn reset_goes_back_to_the_local_configuration() {
 
 #[test]
 fn of_a_burst_the_last_one_wins() {
-    let mut rig = Rig::new();
-    rig.up();
-    let mut last = rig.put("a", &configuration("maxPods: 1"));
-    rig.assign("a");
+    let rig = Rig::new().running();
+    let mut last = rig.offer("a", &configuration("maxPods: 1"));
     for pods in 2..=20 {
         last = rig.put("a", &configuration(&format!("maxPods: {pods}")));
     }
@@ -121,10 +115,8 @@ fn of_a_burst_the_last_one_wins() {
 
 #[test]
 fn an_assignment_that_changes_during_a_preflight_overtakes_it() {
-    let mut rig = Rig::long_trial();
-    rig.up();
-    rig.put("slow", &configuration("standIn: {preflight: hang}"));
-    rig.assign("slow");
+    let rig = Rig::long_trial().running();
+    rig.offer("slow", &configuration("standIn: {preflight: hang}"));
     let hangs = |all: &[serde_json::Value]| {
         all.iter().any(|entry| entry["preflight"] == true && entry["configJson"]["standIn"]["preflight"] == "hang")
     };
@@ -135,8 +127,7 @@ fn an_assignment_that_changes_during_a_preflight_overtakes_it() {
 
 #[test]
 fn rejected_while_what_runs_is_unproven_falls_back_to_last_known_good() {
-    let mut rig = Rig::long_trial();
-    rig.up();
+    let rig = Rig::long_trial().running();
     rig.apply("a", &configuration("maxPods: 1"));
     let bad = rig.put("a", &configuration("maxPods: ten"));
     rig.wait_error(&bad, LOAD);

@@ -71,8 +71,7 @@ fn an_openshift_node(hyperkube: bool) {
     let payload = payload
         .replace(payload.get(gates).unwrap(), "featureGates: {CSIMigrationAWS: true}\n")
         .replace("maxPods: 250", "maxPods: 42");
-    let version = rig.put_with("pool", &payload, ("acknowledge", "all"));
-    rig.assign("pool");
+    let version = rig.offer_with("pool", &payload, ("acknowledge", "all"));
     rig.wait_active(&version);
     rig.wait_ready(2);
     let config = rig.last_config();
@@ -91,8 +90,7 @@ fn an_openshift_node(hyperkube: bool) {
     assert!(text.contains("systemReserved (--system-reserved), the command line wins"), "{text}");
 
     // Overlay: a line is enough, all else is the local file's.
-    let version = rig.put_with("line", "maxPods: 55\nsystemReserved: null\n", ("merge", "overlay"));
-    rig.assign("line");
+    let version = rig.offer_with("line", "maxPods: 55\nsystemReserved: null\n", ("merge", "overlay"));
     rig.wait_active(&version);
     rig.wait_ready(3);
     let mut expected = local.clone();
@@ -156,8 +154,7 @@ fn a_local_file_that_a_new_kubelet_refuses() {
     rig.local("featureGates: {DynamicKubeletConfig: true}");
     rig.start();
     rig.wait_log("the local file sets featureGates.DynamicKubeletConfig, which kubelets from v1.24 on refuse");
-    let version = rig.put("a", &configuration("maxPods: 42"));
-    rig.assign("a");
+    let version = rig.offer("a", &configuration("maxPods: 42"));
     rig.wait_active(&version);
     rig.wait_ready(1);
     let config = rig.last_config();

@@ -172,8 +172,7 @@ fn a_plugin_is_run_once_for_each_client() {
 #[test]
 fn a_plugin_that_fails() {
     let mut rig = with(&json!({}), &Plugin::user());
-    let version = rig.put("a", &configuration("maxPods: 41"));
-    rig.assign("a");
+    let version = rig.offer("a", &configuration("maxPods: 41"));
     rig.up();
     let named =
         format!("{}: the credential plugin {} ", rig.at("kubeconfig").display(), rig.at("./plugin.sh").display());

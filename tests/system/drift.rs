@@ -28,8 +28,7 @@ fn wait_event(rig: &Rig, file: &Path, words: &str) {
 
 #[test]
 fn what_can_be_made_again_is_put_right_while_the_kubelet_runs() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     let version = rig.prove("a", &configuration("maxPods: 42"));
     let (starts, pid) = (rig.starts(), rig.last_pid());
     let store = rig.at("dynamic");

@@ -88,8 +88,7 @@ const SECRETS: &str = "staticPodURL: http://user:opensesame@127.0.0.1:1/pods\n\
 #[test]
 fn why_it_died_is_reported_everywhere_and_no_secret_anywhere() {
     for style in [Style::V1_20, Style::V1_36] {
-        let mut rig = Rig::with(style, "1s");
-        rig.up();
+        let rig = Rig::with(style, "1s").running();
         let good = rig.prove("a", &configuration("maxPods: 42"));
         let bad = rig.put("a", &format!("{}{SECRETS}", killer()));
         let message = rig.wait_event("KubeletConfigRolledBack", &bad);

@@ -31,8 +31,7 @@ fn faults_that_pass_are_no_errors() {
         (Verb::Watch, "", FaultKind::CutMidLine, 2),
         (Verb::Watch, "", FaultKind::Garbage, 2),
     ] {
-        let mut rig = Rig::new();
-        rig.up();
+        let rig = Rig::new().running();
         rig.server.wait_until(SOON, |state| (state.watches() == 1).then_some(())).unwrap();
         let what = format!("{kind:?} of {path:?} is played to its end");
         rig.fault(verb, path, kind, times);
@@ -47,11 +46,9 @@ fn faults_that_pass_are_no_errors() {
 #[test]
 fn what_lasts_is_an_error_until_it_goes() {
     for code in [403, 404, 500] {
-        let mut rig = Rig::new();
-        rig.up();
+        let rig = Rig::new().running();
         rig.server.faults().push(Fault::new(Verb::Any, "configmaps", FaultKind::Status(code)));
-        let version = rig.put("a", &configuration("maxPods: 42"));
-        rig.assign("a");
+        let version = rig.offer("a", &configuration("maxPods: 42"));
         rig.wait_config("the error", |config| config["error"] == DOWNLOAD);
         assert_eq!(rig.starts(), 1);
         rig.server.faults().clear();
@@ -72,8 +69,7 @@ fn a_node_that_may_not_be_seen_for_a_while() {
 /// Only the list: a PATCH or POST may have been sent twice before its answer came.
 #[test]
 fn retry_after_is_heeded() {
-    let mut rig = Rig::long_trial();
-    rig.up();
+    let rig = Rig::long_trial().running();
     rig.fault(Verb::List, "configmaps", FaultKind::Throttle(2), 1);
     rig.apply("a", &configuration("maxPods: 42"));
     let requests = rig.server.requests();
@@ -86,8 +82,7 @@ fn retry_after_is_heeded() {
 #[test]
 fn a_410_asks_for_a_new_list() {
     for http in [false, true] {
-        let mut rig = Rig::long_trial();
-        rig.up();
+        let rig = Rig::long_trial().running();
         rig.apply("a", &configuration("maxPods: 1"));
         rig.server.gone_as_http(http);
         rig.server.end_watches();
@@ -103,12 +98,10 @@ fn a_410_asks_for_a_new_list() {
 
 #[test]
 fn a_status_and_an_event_that_hang() {
-    let mut rig = Rig::long_trial();
-    rig.up();
+    let rig = Rig::long_trial().running();
     rig.fault(Verb::Patch, "status", FaultKind::Hang, 1);
     rig.fault(Verb::Post, "events", FaultKind::Hang, 1);
-    let version = rig.put("a", &configuration("maxPods: 42"));
-    rig.assign("a");
+    let version = rig.offer("a", &configuration("maxPods: 42"));
     // The kubelet does not wait for it.
     let begin = Instant::now();
     rig.wait_ready(2);
@@ -125,8 +118,7 @@ fn credentials_refused_and_then_good_again() {
     rig.up();
     rig.wait_log("does not accept the credentials of");
     let asked = rig.server.requests().len();
-    let version = rig.put("a", &configuration("maxPods: 42"));
-    rig.assign("a");
+    let version = rig.offer("a", &configuration("maxPods: 42"));
     rig.server.require_token(None);
     // The same credentials are tried again after 15 s.
     let active = |node: &serde_json::Value| is(&node["status"]["config"], "active", &version);
@@ -160,8 +152,7 @@ fn an_api_server_that_goes_away_with_the_change_and_comes_back() {
 
 #[test]
 fn a_server_that_drops_the_status_is_not_pestered() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     rig.apply("a", &configuration("maxPods: 1"));
     let patches = || rig.server.requests().iter().filter(|request| request.method == "PATCH").count();
     // As after an upgrade of the control plane: whatever writes the Node next, loses the assignment.

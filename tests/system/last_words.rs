@@ -7,10 +7,8 @@ use testkit::rig::{Rig, configuration};
 #[test]
 fn the_last_lines_are_there_with_the_exit() {
     for style in [Style::V1_20, Style::V1_36] {
-        let mut rig = Rig::with(style, "10m");
-        rig.up();
-        let version = rig.put("a", &configuration("standIn: {exitBeforeReady: 3, flood: 100}"));
-        rig.assign("a");
+        let rig = Rig::with(style, "10m").running();
+        let version = rig.offer("a", &configuration("standIn: {exitBeforeReady: 3, flood: 100}"));
         let message = rig.wait_event("KubeletConfigRolledBack", &version);
         let said = ["failed to run Kubelet:", "the stand-in was told to exit before READY"];
         assert!(said.iter().all(|words| message.contains(words)), "{message}");

@@ -101,8 +101,7 @@ fn following(api: bool) -> Rig {
 
 /// One whose files are proven, and their version.
 fn proven(api: bool) -> (Rig, Value) {
-    let mut rig = following(api);
-    rig.up();
+    let rig = following(api).running();
     let first = wait_proven(&rig, &Value::Null);
     assert_eq!(rig.starts(), 1, "what runs is what is proven");
     (rig, first)
@@ -151,14 +150,12 @@ fn followed_they_are_judged_tried_and_rolled_back() {
 
         // Nor does it run after a boot.
         let starts = rig.starts();
-        rig.stop();
-        rig.up();
+        rig.restart();
         let status = rig.wait_status("as before", |status| status["kubelet"]["ready"] == true);
         assert_eq!((&status["active"], rig.starts(), &rig.last_config()["maxPods"]), (&third, starts + 1, &json!(43)));
         if api {
             // What the API server assigns goes before them.
-            let assigned = rig.put("a", &configuration("maxPods: 44"));
-            rig.assign("a");
+            let assigned = rig.offer("a", &configuration("maxPods: 44"));
             rig.wait_active(&assigned);
         }
     }
@@ -233,8 +230,7 @@ fn a_file_is_read_once_its_writer_is_done() {
     // Another file changes meanwhile, and is whole.
     fs::write(rig.at("conf.d/20-b.conf"), configuration("registryBurst: 3")).unwrap();
     rig.wait_log(WAITS);
-    rig.stop();
-    rig.up();
+    rig.restart();
     eventually("the next supervisor waits, too", || (rig.log().matches(WAITS).count() >= 2).then_some(()));
     assert_eq!((&rig.status()["active"], rig.starts()), (&first, 2));
     file.write_all(b"\npodPidsLimit: 700\n").unwrap();

@@ -24,8 +24,7 @@ fn starts_with(rig: &Rig, pods: u64) -> usize {
 // Native restarts it for ever, and after ten minutes of that calls it last known good.
 #[test]
 fn flaw_01_a_configuration_that_kills_the_kubelet_is_never_last_known_good() {
-    let mut rig = Rig::with(Style::V1_20, "3s");
-    rig.up();
+    let mut rig = Rig::with(Style::V1_20, "3s").running();
     let good = rig.prove("a", &configuration("maxPods: 42"));
     // Two lives of it are longer than the trial; no clock alone may call it good.
     let bad = rig.put("a", &configuration("maxPods: 43\nstandIn: {exitAfterReady: 1800ms}"));
@@ -34,8 +33,7 @@ fn flaw_01_a_configuration_that_kills_the_kubelet_is_never_last_known_good() {
     rig.wait_ready(5);
     assert!(is(&rig.wait_active(&good), "lastKnownGood", &good));
     // Not now and not at the next start, whose first word about it is the old error.
-    rig.stop();
-    rig.up();
+    rig.restart();
     rig.wait_status("as before", |status| status["error"] == LOAD && is(status, "active", &good));
     assert_eq!(starts_with(&rig, 43), 2, "not for ever");
     assert!(!was_ever_good(&rig, &bad) && was_ever_good(&rig, &good));
@@ -50,8 +48,7 @@ fn flaw_02_a_kubelet_that_dies_at_once_can_be_repaired_remotely() {
     rig.local("standIn: {exitAfterReady: 50ms}");
     rig.up();
     rig.wait_starts(2);
-    let version = rig.put("a", &configuration("maxPods: 42"));
-    rig.assign("a");
+    let version = rig.offer("a", &configuration("maxPods: 42"));
     rig.wait_config("repaired", |config| is(config, "lastKnownGood", &version));
     assert!(rig.status()["kubelet"]["ready"] == true && starts_with(&rig, 42) == 1);
 }
@@ -59,8 +56,7 @@ fn flaw_02_a_kubelet_that_dies_at_once_can_be_repaired_remotely() {
 // Native ends when it cannot read the record, at every start.
 #[test]
 fn flaw_03_a_torn_record_of_the_assignment_does_not_keep_the_kubelet_down() {
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     let version = rig.prove("a", &configuration("maxPods: 42"));
     rig.stop();
     let record = rig.at("dynamic/store/meta/assigned");
@@ -77,8 +73,7 @@ fn flaw_03_a_torn_record_of_the_assignment_does_not_keep_the_kubelet_down() {
 // Native ends if last known good cannot be used either, at every start.
 #[test]
 fn flaw_04_a_bad_last_known_good_after_a_bad_assigned_is_not_fatal() {
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     // Gates that only the old kubelet knows.
     rig.prove("a", &configuration("maxPods: 42\nfeatureGates: {CSIMigration: true}"));
     rig.stop();
@@ -101,8 +96,7 @@ fn flaw_04_a_bad_last_known_good_after_a_bad_assigned_is_not_fatal() {
 fn flaw_05_a_missing_ca_file_does_not_crash_loop() {
     // The old kubelet tells when it is asked, the new one only by dying: no start, or one.
     for (style, starts) in [(Style::V1_20, 0), (Style::V1_36, 1)] {
-        let mut rig = Rig::with(style, "1s");
-        rig.up();
+        let rig = Rig::with(style, "1s").running();
         let good = rig.prove("a", &configuration("maxPods: 42"));
         let text = "maxPods: 43\nauthentication: {x509: {clientCAFile: /no/such/ca.crt}}";
         let bad = rig.put("a", &configuration(text));
@@ -119,8 +113,7 @@ fn flaw_05_a_missing_ca_file_does_not_crash_loop() {
 // Native compares resourceVersions: a label restarts every kubelet of the pool.
 #[test]
 fn flaw_06_a_metadata_edit_restarts_nothing() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     rig.prove("a", &configuration("maxPods: 42"));
     let label = rig.server.label_config_map(NAMESPACE, "a", "team", "x");
     rig.wait_active(&label);
@@ -133,8 +126,7 @@ fn flaw_06_a_metadata_edit_restarts_nothing() {
 // Native writes the time of the assignment anew whenever it syncs, and a trial ends ten minutes after that.
 #[test]
 fn flaw_07_a_sync_does_not_reset_the_trial_clock() {
-    let mut rig = Rig::with(Style::V1_20, "3s");
-    rig.up();
+    let rig = Rig::with(Style::V1_20, "3s").running();
     rig.apply("a", &configuration("maxPods: 42"));
     let since = |status: &Value| status["trial"]["since"].as_str().map(str::to_owned);
     let begun = since(&rig.wait_status("on trial", |status| since(status).is_some())).unwrap();
@@ -159,12 +151,10 @@ fn flaw_07_a_sync_does_not_reset_the_trial_clock() {
 // Native logs the failure and forgets the status until the next change.
 #[test]
 fn flaw_08_a_failed_status_patch_is_not_dropped() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     rig.fault(Verb::Patch, "status", FaultKind::Status(500), 3);
     rig.fault(Verb::Patch, "status", FaultKind::Status(409), 1);
-    let bad = rig.put("a", &configuration("maxPods: ten"));
-    rig.assign("a");
+    let bad = rig.offer("a", &configuration("maxPods: ten"));
     rig.wait_error(&bad, LOAD);
     assert_eq!(rig.server.faults().left(), 0, "all of them were met");
 }
@@ -172,8 +162,7 @@ fn flaw_08_a_failed_status_patch_is_not_dropped() {
 // Native clears it only by the next successful sync of a ConfigMap, which after a reset never comes.
 #[test]
 fn flaw_09_the_sync_error_goes_with_a_reset() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     rig.assign("never-there");
     rig.wait_config("the error", |config| config["error"] == DOWNLOAD);
     assert_eq!(rig.metric("kubelet_node_config_error"), Some(1.0));
@@ -186,8 +175,7 @@ fn flaw_09_the_sync_error_goes_with_a_reset() {
 // Native trusts what is on disk, never asks for it again, and never removes any.
 #[test]
 fn flaw_10_checkpoints_are_verified_downloaded_again_and_collected() {
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     let versions: Vec<Version> =
         (1..=5).map(|pods| rig.prove("a", &configuration(&format!("maxPods: {pods}")))).collect();
     let checkpoint = |version: &Version| rig.at("dynamic/store/checkpoints").join(&version.0).join(&version.1);
@@ -206,8 +194,7 @@ fn flaw_10_checkpoints_are_verified_downloaded_again_and_collected() {
 // Native polls every 10 to 12 s, ends, and waits for RestartSec, which is 10 s.
 #[test]
 fn flaw_11_a_change_waits_neither_for_a_poll_nor_for_restart_sec() {
-    let mut rig = Rig::long_trial();
-    rig.up();
+    let rig = Rig::long_trial().running();
     rig.server.wait_until(SOON, |state| (state.watches() == 1).then_some(())).unwrap();
     // There, on to what dies twice, and back, in less time than native's first look.
     let begun = Instant::now();

@@ -86,8 +86,7 @@ fn what_a_supervisor_answers_is_shown() {
 
 #[test]
 fn a_supervisor_that_does_not_listen_is_not_taken_for_none() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     std::fs::remove_file(rig.at("dynamic/supervisor/control.sock")).unwrap();
     let (code, _, stderr) = verb(&rig.at("dynamic"), &["freeze"]);
     let message = format!("a supervisor runs, pid {}, but does not listen (", rig.pid());
@@ -99,8 +98,7 @@ fn others_than_root_are_refused() {
     if !nix::unistd::geteuid().is_root() {
         return;
     }
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     // A place for the binary and the store that anybody can enter.
     let open = tempfile::tempdir().unwrap();
     for dir in [open.path(), rig.dir.path()] {
@@ -164,8 +162,7 @@ fn a_socket_of_somebody_else_is_not_believed() {
 
 #[test]
 fn the_history_tells_the_story_across_restarts() {
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     let history = |rig: &Rig, args: &[&str]| {
         let (code, stdout, stderr) = verb(&rig.at("dynamic"), &[&["history"], args].concat());
         assert_eq!(code, 0, "{stderr}");
@@ -178,8 +175,7 @@ fn the_history_tells_the_story_across_restarts() {
     };
     assert!(history(&rig, &[]).1.contains("nothing has happened in") || !entries(&rig).is_empty());
     let good = rig.prove("a", &configuration("maxPods: 42"));
-    rig.stop();
-    rig.up();
+    rig.restart();
     let bad = rig.put("a", &configuration("standIn: {exitBeforeReady: 3}"));
     let expected = ["KubeletConfigChanged", "KubeletConfigProven", "KubeletConfigChanged", "KubeletConfigRolledBack"];
     eventually("the rollback is on record", || (reasons(&rig) == expected).then_some(()));

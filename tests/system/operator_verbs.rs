@@ -20,11 +20,9 @@ fn wait_event_with(rig: &Rig, reason: &str, part: &str) {
 
 #[test]
 fn what_is_confirmed_on_the_node_is_last_known_good() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     let good = rig.prove("a", &configuration("maxPods: 42"));
-    let version = rig.put_with("b", &configuration("maxPods: 43"), ("confirm-within", "1m0s"));
-    rig.assign("b");
+    let version = rig.offer_with("b", &configuration("maxPods: 43"), ("confirm-within", "1m0s"));
     let message = rig.wait_event("KubeletConfigAwaitsConfirmation", &version);
     assert!(message.starts_with("Healthy; rolled back unless confirmed within 1m0s: "), "{message}");
     let status = rig.wait_status("it says so", |status| status["trial"]["confirmWithinSeconds"].is_u64());
@@ -50,8 +48,7 @@ fn what_is_confirmed_on_the_node_is_last_known_good() {
 
 #[test]
 fn rollback_leaves_what_runs_and_retry_tries_it_again() {
-    let mut rig = Rig::long_trial();
-    rig.up();
+    let rig = Rig::long_trial().running();
     let version = rig.apply("a", &configuration("maxPods: 42"));
     assert_eq!(rig.done(&["rollback"]), "going back to the local configuration");
     wait_pods(&rig, 110);
@@ -71,8 +68,7 @@ fn rollback_leaves_what_runs_and_retry_tries_it_again() {
 
 #[test]
 fn a_version_is_tried_again_through_the_node() {
-    let mut rig = Rig::long_trial();
-    rig.up();
+    let mut rig = Rig::long_trial().running();
     let version = rig.apply("a", &configuration("maxPods: 42"));
     rig.done(&["rollback"]);
     wait_pods(&rig, 110);
@@ -102,8 +98,7 @@ fn a_version_is_tried_again_through_the_node() {
 
 #[test]
 fn a_pin_holds_until_unpin() {
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     let first = rig.prove("a", &configuration("maxPods: 1"));
     rig.prove("a", &configuration("maxPods: 2"));
     rig.done(&["pin", &id(&first)]);
@@ -113,8 +108,7 @@ fn a_pin_holds_until_unpin() {
     rig.wait_active(&first);
     // What is assigned meanwhile waits, a restart included.
     let last = rig.put("a", &configuration("maxPods: 3"));
-    rig.stop();
-    rig.up();
+    rig.restart();
     assert_eq!(rig.last_config()["maxPods"], 1);
     rig.server.wait_until(testkit::rig::SOON, |state| (state.watches() == 2).then_some(())).unwrap();
     rig.done(&["rollback", "--to=local"]);
@@ -129,8 +123,7 @@ fn a_pin_holds_until_unpin() {
 /// Without a supervisor, and without the API server: the next start obeys.
 #[test]
 fn what_is_asked_of_nobody_is_done_by_the_next_start() {
-    let mut rig = Rig::with(Style::V1_20, "1s");
-    rig.up();
+    let mut rig = Rig::with(Style::V1_20, "1s").running();
     let first = rig.prove("a", &configuration("maxPods: 1"));
     rig.stop();
     rig.option("--trial-duration", "10m");
@@ -167,14 +160,12 @@ fn what_is_asked_of_nobody_is_done_by_the_next_start() {
 /// Every event once, in order, however late, whoever sends it.
 #[test]
 fn events_wait_for_the_api_server_and_outlive_the_supervisor() {
-    let mut rig = Rig::long_trial();
-    rig.up();
+    let mut rig = Rig::long_trial().running();
     rig.apply("a", &configuration("maxPods: 42"));
     rig.server.stop();
     rig.done(&["freeze"]);
     rig.done(&["thaw"]);
-    rig.stop();
-    rig.up();
+    rig.restart();
     rig.done(&["rollback"]);
     // A command is answered once its record is durable; the event goes to the history right after.
     let told = || rig.history().iter().any(|entry| entry["reason"] == "KubeletConfigRolledBack");
@@ -185,8 +176,7 @@ fn events_wait_for_the_api_server_and_outlive_the_supervisor() {
     let expected = ["Changed", "Frozen", "Thawed", "RolledBack"].map(|word| format!("KubeletConfig{word}"));
     eventually("all of them", || (rig.reasons().len() >= expected.len()).then_some(()));
     // One more, after a restart: whatever is sent again comes before it.
-    rig.stop();
-    rig.up();
+    rig.restart();
     rig.done(&["freeze"]);
     let again = || rig.reasons().iter().filter(|reason| *reason == "KubeletConfigFrozen").count();
     eventually("the last one", || (again() == 2).then_some(()));

@@ -32,11 +32,9 @@ fn state(rig: &Rig, state: &str) {
 
 #[test]
 fn what_it_denies_is_refused_until_it_admits_it() {
-    let mut rig = rig("1s", "deniedFields: [staticPodPath]\nunknownFields: refuse\n");
-    rig.up();
+    let rig = rig("1s", "deniedFields: [staticPodPath]\nunknownFields: refuse\n").running();
     state(&rig, "in-force");
-    let version = rig.put("a", &configuration("staticPodPath: /tmp/pods"));
-    rig.assign("a");
+    let version = rig.offer("a", &configuration("staticPodPath: /tmp/pods"));
     rig.wait_error(&version, VALIDATE);
     let why = rig.wait_event("KubeletConfigRejected", &version);
     let told = "the node's policy: deniedFields has staticPodPath, and it changes staticPodPath: unset → \"/tmp/pods\"";
@@ -63,8 +61,7 @@ fn what_it_denies_is_refused_until_it_admits_it() {
 
 #[test]
 fn what_runs_and_is_forbidden_goes_on_until_the_next_start() {
-    let mut rig = rig("1s", "");
-    rig.up();
+    let rig = rig("1s", "").running();
     let version = rig.prove("a", &configuration("maxPods: 42"));
     let starts = rig.starts();
     write(&rig, "pinnedFields: {maxPods: 110}\n");
@@ -87,8 +84,7 @@ fn one_that_others_may_write_admits_nothing_new() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
     rig.up();
     state(&rig, "unreadable");
-    let version = rig.put("a", &configuration("maxPods: 42"));
-    rig.assign("a");
+    let version = rig.offer("a", &configuration("maxPods: 42"));
     let status = rig.wait_status("it is said", |status| {
         status["errorDetail"].as_str().is_some_and(|why| why.contains("policy.yaml"))
     });
@@ -119,8 +115,7 @@ fn a_directory_that_others_may_write_without_a_policy_in_it_is_no_policy() {
         state(&rig, "absent");
         let told = rig.status()["policy"]["error"].as_str().unwrap().to_owned();
         assert_eq!(told.contains("chmod go-w"), mode.is_some(), "{told}");
-        let version = rig.put("a", &configuration("maxPods: 42"));
-        rig.assign("a");
+        let version = rig.offer("a", &configuration("maxPods: 42"));
         rig.wait_active(&version);
         if mode.is_none() {
             continue;
@@ -256,8 +251,7 @@ fn only_what_the_real_minisign_signed_is_taken_up() {
         return;
     }
     let key = std::fs::read_to_string(dir.join("pub")).unwrap().lines().nth(1).unwrap().to_owned();
-    let mut rig = rig("1s", &format!("signatures: {{pools: [pool-a], keys: [{{name: ops, key: {key}}}]}}\n"));
-    rig.up();
+    let mut rig = rig("1s", &format!("signatures: {{pools: [pool-a], keys: [{{name: ops, key: {key}}}]}}\n")).running();
     let sign = |text: &str, sequence: u32, more: &str| {
         std::fs::write(dir.join("payload"), text).unwrap();
         let comment = format!(
@@ -305,8 +299,7 @@ fn only_what_the_real_minisign_signed_is_taken_up() {
     assert_eq!(rig.starts(), starts);
 
     // Over a restart as well: what was proven is verified, and the sequence is on the disk.
-    rig.stop();
-    rig.up();
+    rig.restart();
     let older = put(&rig, &[("kubelet", &bad), ("kubelet.minisig", &sign(&bad, 5, plain))]);
     rig.wait_error(&older, VALIDATE);
     assert_eq!(rig.status()["active"]["configMap"]["uid"], signed.0.as_str());

@@ -32,8 +32,7 @@ fn asked(rig: &Rig, request: &str) -> PreflightStatus {
 
 #[test]
 fn each_finding_is_told_and_nothing_changes() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     let good = rig.prove("good", &configuration("maxPods: 42"));
     let (starts, pid, history) = (rig.starts(), rig.last_pid(), rig.history().len());
     let config = rig.wait_config("as before", |_| true);

@@ -27,8 +27,7 @@ fn alias_bomb() -> String {
 
 /// Refused without a restart, with the error in the status and the words in an event.
 fn refuse(style: Style, rows: Vec<Row>) {
-    let mut rig = Rig::with(style, "1s");
-    rig.up();
+    let rig = Rig::with(style, "1s").running();
     rig.prove("a", &configuration("maxPods: 42"));
     let pid = rig.last_pid();
     for (index, Row { text, error, words }) in rows.into_iter().enumerate() {
@@ -83,8 +82,7 @@ fn what_1_36_refuses() {
 fn a_preflight_without_a_verdict_leaves_it_to_the_trial() {
     let ways = [("exit0", "inconclusive"), ("unheard", "inconclusive"), ("silent", "valid")];
     for (style, (knob, metric)) in [Style::V1_20, Style::V1_36].into_iter().flat_map(|it| ways.map(|way| (it, way))) {
-        let mut rig = Rig::with(style, "1s");
-        rig.up();
+        let rig = Rig::with(style, "1s").running();
         rig.prove("a", &configuration(&format!("standIn: {{preflight: {knob}}}")));
         let counted = rig.metric(&format!("kubelet_supervisor_preflight_total{{result=\"{metric}\"}}"));
         assert!(counted >= Some(1.0), "{} {knob}: {counted:?}", style.name());
@@ -94,8 +92,7 @@ fn a_preflight_without_a_verdict_leaves_it_to_the_trial() {
 
 #[test]
 fn the_right_key_is_needed() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     let version = rig.server.put_config_map(NAMESPACE, "a", &[("other", &configuration("")), ("third", "x")]);
     rig.assign("a");
     let message = rig.wait_event("KubeletConfigRejected", &version);
@@ -117,8 +114,7 @@ fn the_right_key_is_needed() {
 #[test]
 fn what_the_kubelet_takes_we_take() {
     for style in [Style::V1_20, Style::V1_36] {
-        let mut rig = Rig::with(style, "10m");
-        rig.up();
+        let rig = Rig::with(style, "10m").running();
         rig.apply("a", &configuration("maxPods: 1\nnoSuchField: 1"));
         rig.wait_log("unknown field noSuchField, ignored by the kubelet");
         rig.apply("a", &configuration("maxPods: 1\nmaxPods: 2"));
@@ -134,8 +130,7 @@ fn a_broken_command_line_does_not_make_the_candidate_bad() {
     let mut rig = Rig::new();
     rig.args.push("--no-such-flag".to_owned());
     rig.start();
-    let version = rig.put("a", &configuration("maxPods: 1"));
-    rig.assign("a");
+    let version = rig.offer("a", &configuration("maxPods: 1"));
     rig.wait_log("the kubelet refuses its own command line: unknown flag: --no-such-flag");
     // No start could succeed, so none is tried, and the version keeps its chance.
     let config = rig.wait_config("an error of ours", |config| {

@@ -26,15 +26,13 @@ fn is_logged(rig: &Rig, error: &str, details: &str) {
 
 #[test]
 fn errors_of_a_configuration_are_in_the_log_with_details() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     for (name, text, error, details) in [
         ("cut", "kind: [".to_owned(), LOAD, "is never closed"),
         ("invalid", configuration("kubeAPIQPS: -1"), VALIDATE, "KubeAPIQPS"),
         ("killer", killer(), LOAD, "Failed to start ContainerManager"),
     ] {
-        let version = rig.put(name, &text);
-        rig.assign(name);
+        let version = rig.offer(name, &text);
         rig.wait_error(&version, error);
         is_logged(&rig, error, details);
     }
@@ -46,8 +44,7 @@ fn errors_of_synchronisation_are_in_the_log_with_details() {
     // Where the store should be there is a file.
     std::fs::write(rig.at("dynamic"), "").unwrap();
     rig.up();
-    rig.put("a", &configuration("maxPods: 42"));
-    rig.assign("a");
+    rig.offer("a", &configuration("maxPods: 42"));
     rig.wait_config(SYNC_INTERNAL, |config| config["error"] == SYNC_INTERNAL);
     is_logged(&rig, SYNC_INTERNAL, &rig.at("dynamic").display().to_string());
     std::fs::remove_file(rig.at("dynamic")).unwrap();
@@ -63,8 +60,7 @@ fn errors_of_synchronisation_are_in_the_log_with_details() {
 
 #[test]
 fn an_internal_failure_is_in_the_log_with_details() {
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     let version = rig.prove("a", &configuration("maxPods: 42"));
     rig.stop();
     // Neither what was proven nor what it was made of can be read.
@@ -112,14 +108,11 @@ fn each_event_has_its_type_at_the_api_server() {
     rig.option("--policy", &policy.display().to_string());
     rig.up();
     rig.prove("a", &configuration("maxPods: 42"));
-    let other = rig.put("b", &configuration("maxPods: 42"));
-    rig.assign("b");
+    let other = rig.offer("b", &configuration("maxPods: 42"));
     rig.wait_event("KubeletConfigAdopted", &other);
-    let invalid = rig.put("c", &configuration("kubeAPIQPS: -1"));
-    rig.assign("c");
+    let invalid = rig.offer("c", &configuration("kubeAPIQPS: -1"));
     rig.wait_event("KubeletConfigRejected", &invalid);
-    let awaits = rig.put_with("d", &configuration("maxPods: 43"), ("confirm-within", "1h"));
-    rig.assign("d");
+    let awaits = rig.offer_with("d", &configuration("maxPods: 43"), ("confirm-within", "1h"));
     rig.wait_event("KubeletConfigAwaitsConfirmation", &awaits);
     rig.done(&["confirm"]);
     rig.wait_event("KubeletConfigProven", &awaits);
@@ -130,8 +123,7 @@ fn each_event_has_its_type_at_the_api_server() {
     std::fs::write(&policy, forbids).unwrap();
     rig.wait_event("KubeletConfigForbidden", &awaits);
     std::fs::remove_file(&policy).unwrap();
-    let mut bad = rig.put("e", &killer());
-    rig.assign("e");
+    let mut bad = rig.offer("e", &killer());
     rig.wait_event("KubeletConfigRolledBack", &bad);
     rig.annotate_node("retry", &id(&bad));
     rig.wait_event("KubeletConfigRetried", &bad);
@@ -170,8 +162,7 @@ fn scrape(rig: &Rig, accept: &str) -> (String, String) {
 
 #[test]
 fn metrics_come_in_the_format_that_is_asked_for() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     let (kind, body) = scrape(&rig, "");
     assert_eq!(kind, "text/plain; version=0.0.4; charset=utf-8");
     assert!(body.contains("# TYPE kubelet_supervisor_kubelet_restarts_total counter\n"), "{body}");
@@ -217,8 +208,7 @@ fn seconds_without_a_healthy_kubelet() {
 
 #[test]
 fn trials_refusals_adoptions_and_the_store_are_counted() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     let count = |rig: &Rig, rest: &str| rig.metric(&format!("kubelet_supervisor_{rest}"));
     for zero in [
         "trial_duration_seconds_count{result=\"no-verdict\"}",
@@ -239,16 +229,13 @@ fn trials_refusals_adoptions_and_the_store_are_counted() {
         let took = count(&rig, &format!("store_request_duration_seconds_sum{{operation=\"{operation}\"}}")).unwrap();
         assert!(took > 0.0 && took < 3600.0, "{operation}: {took}");
     }
-    let other = rig.put("b", &configuration("maxPods: 42"));
-    rig.assign("b");
+    let other = rig.offer("b", &configuration("maxPods: 42"));
     rig.wait_event("KubeletConfigAdopted", &other);
     assert_eq!(count(&rig, "adoptions_total"), Some(1.0));
-    let refused = rig.put("c", &configuration("cgroupDriver: systemd"));
-    rig.assign("c");
+    let refused = rig.offer("c", &configuration("cgroupDriver: systemd"));
     rig.wait_error(&refused, VALIDATE);
     assert_eq!(count(&rig, "hazards_refused_total{class=\"reboot\"}"), Some(1.0));
-    let bad = rig.put("d", &killer());
-    rig.assign("d");
+    let bad = rig.offer("d", &killer());
     rig.wait_error(&bad, LOAD);
     assert_eq!(count(&rig, "trial_duration_seconds_count{result=\"rolled-back\"}"), Some(1.0));
 }

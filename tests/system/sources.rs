@@ -60,8 +60,7 @@ fn kubeconfigs_that_cannot_be_used() {
         (with(json!({"client-certificate-data": "?"})), "client-certificate-data is not base64"),
     ];
     std::fs::write(&path, &cases[0].0).unwrap();
-    let version = rig.put("a", &configuration("maxPods: 42"));
-    rig.assign("a");
+    let version = rig.offer("a", &configuration("maxPods: 42"));
     rig.up();
     for (text, message) in &cases {
         let said = rig.log().matches("no credentials yet").count();
@@ -79,8 +78,7 @@ fn kubeconfigs_that_cannot_be_used() {
 
 #[test]
 fn nothing_is_asked_when_nothing_happens() {
-    let mut rig = Rig::new();
-    rig.up();
+    let rig = Rig::new().running();
     let version = rig.prove("a", &configuration("maxPods: 42"));
     rig.wait_event("KubeletConfigProven", &version);
     rig.server.wait_until(SOON, |state| (state.watches() == 2).then_some(())).unwrap();

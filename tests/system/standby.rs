@@ -39,16 +39,14 @@ fn stubborn() -> Rig {
     let mut rig = Rig::long_trial();
     rig.local("standIn: {ignoreSigterm: true}");
     rig.up();
-    rig.put("a", &configuration("maxPods: 42"));
-    rig.assign("a");
+    rig.offer("a", &configuration("maxPods: 42"));
     rig
 }
 
 #[test]
 fn a_change_is_one_process_and_the_one_before_is_gone_by_then() {
     for style in [Style::V1_20, Style::V1_36] {
-        let mut rig = Rig::with(style, "1s");
-        rig.up();
+        let rig = Rig::with(style, "1s").running();
         let old = rig.last_pid();
         rig.prove("a", &configuration("maxPods: 42"));
         let pid = rig.last_pid();
@@ -70,10 +68,8 @@ fn a_change_is_one_process_and_the_one_before_is_gone_by_then() {
 
 #[test]
 fn what_a_standby_refuses_is_judged_in_bounds_and_nothing_is_left_of_it() {
-    let mut rig = Rig::new();
-    rig.up();
-    let (old, bad) = (rig.last_pid(), rig.put("bad", &configuration("maxPods: -1")));
-    rig.assign("bad");
+    let rig = Rig::new().running();
+    let (old, bad) = (rig.last_pid(), rig.offer("bad", &configuration("maxPods: -1")));
     rig.wait_error(&bad, VALIDATE);
     let message = rig.wait_event("KubeletConfigRejected", &bad);
     assert!(message.contains("MaxPods"), "{message}");

@@ -36,8 +36,7 @@ fn apply(damage: Damage, path: &Path) -> Option<Vec<u8>> {
 
 /// A store with one proven configuration and one on trial, and no supervisor.
 fn stopped() -> (Rig, Version, Version) {
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     let good = rig.prove("a", &configuration("maxPods: 41"));
     rig.stop();
     rig.option("--trial-duration", "10m");
@@ -150,8 +149,7 @@ fn a_directory_that_cannot_be_made_leaves_the_node_with_a_kubelet() {
     std::fs::write(rig.at("dynamic"), "a file").unwrap();
     rig.up();
     rig.wait_log("cannot lock the store, going on without");
-    rig.put("a", &configuration("maxPods: 42"));
-    rig.assign("a");
+    rig.offer("a", &configuration("maxPods: 42"));
     let config = rig.wait_config("the error", |config| {
         config["error"] == "failed to sync: internal failure, see Kubelet log for details"
     });
@@ -165,8 +163,7 @@ fn a_directory_that_cannot_be_made_leaves_the_node_with_a_kubelet() {
 
 #[test]
 fn one_supervisor_at_a_time() {
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     let mut second = rig.command();
     let (code, stdout, stderr) = exit_and_output(&second.output().unwrap());
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");

@@ -8,8 +8,7 @@ fn fails(payload: &str, start_timeout: &str, reason: &str, words: &str) {
     rig.option("--start-timeout", start_timeout);
     rig.up();
     let good = rig.prove("good", &configuration("maxPods: 42"));
-    let bad = rig.put("bad", &configuration(payload));
-    rig.assign("bad");
+    let bad = rig.offer("bad", &configuration(payload));
     let message = rig.wait_event("KubeletConfigRolledBack", &bad);
     assert!(message.contains(words), "{message}");
     rig.wait_error(&bad, LOAD);
@@ -46,8 +45,7 @@ fn never_healthy() {
 
 #[test]
 fn a_node_that_dies_again_and_again_in_a_trial_comes_up_on_last_known_good() {
-    let mut rig = Rig::long_trial();
-    rig.up();
+    let mut rig = Rig::long_trial().running();
     let version = rig.apply("a", &configuration("maxPods: 42"));
     for _ in 0..2 {
         rig.kill();
@@ -63,19 +61,16 @@ fn a_node_that_dies_again_and_again_in_a_trial_comes_up_on_last_known_good() {
     rig.wait_config("local", |config| config["active"].is_null());
     assert_eq!(rig.metric("kubelet_supervisor_rollbacks_total{reason=\"boots\"}"), Some(1.0));
     let starts = rig.starts();
-    rig.stop();
-    rig.up();
+    rig.restart();
     assert_eq!((rig.starts(), rig.last_config()["maxPods"].as_u64()), (starts + 1, Some(110)), "it stays there");
 }
 
 #[test]
 fn clean_restarts_in_a_trial_do_not_count() {
-    let mut rig = Rig::long_trial();
-    rig.up();
+    let mut rig = Rig::long_trial().running();
     let version = rig.apply("a", &configuration("maxPods: 42"));
     for _ in 0..4 {
-        rig.stop();
-        rig.up();
+        rig.restart();
         assert_eq!(rig.last_config()["maxPods"], 42);
     }
     assert!(rig.wait_active(&version)["error"].is_null());

@@ -57,8 +57,7 @@ fn why_replaced(rig: &Rig) -> Vec<String> {
 
 #[test]
 fn a_worker_that_is_killed_is_replaced_and_that_is_told() {
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     let version = rig.prove("a", &configuration("maxPods: 42"));
     let (kubelet, starts, worker) = (rig.last_pid(), rig.starts(), workers(rig.pid())[0]);
     assert_eq!(speaks(&rig), 1);
@@ -160,8 +159,7 @@ fn three_early_ends_bring_the_monitors_own_binary() {
 
 #[test]
 fn a_worker_that_stands_still_is_replaced_after_half_a_minute() {
-    let mut rig = Rig::new();
-    rig.up();
+    let mut rig = Rig::new().running();
     rig.prove("a", &configuration("maxPods: 42"));
     let (kubelet, starts, worker) = (rig.last_pid(), rig.starts(), workers(rig.pid())[0]);
     send(worker, Signal::SIGSTOP);

@@ -212,6 +212,12 @@ impl Rig {
         self
     }
 
+    /// The same, of a rig just made.
+    pub fn running(mut self) -> Rig {
+        self.up();
+        self
+    }
+
     pub fn pid(&self) -> u64 {
         u64::from(self.child.as_ref().expect("a supervisor").id())
     }
@@ -232,6 +238,11 @@ impl Rig {
         self.signal(Signal::SIGTERM);
         let status = self.wait_exit();
         assert_eq!(status.code(), Some(0), "{}", self.log());
+    }
+
+    pub fn restart(&mut self) {
+        self.stop();
+        self.up();
     }
 
     /// SIGKILL to the supervisor; the kubelet goes with it.
@@ -315,11 +326,24 @@ impl Rig {
         self.server.assign(NODE, NAMESPACE, name, "kubelet");
     }
 
+    /// Puts and assigns it, and waits for nothing.
+    pub fn offer(&self, name: &str, text: &str) -> Version {
+        let version = self.put(name, text);
+        self.assign(name);
+        version
+    }
+
+    /// The same with annotations of ours.
+    pub fn offer_with(&self, name: &str, text: &str, annotation: (&str, &str)) -> Version {
+        let version = self.put_with(name, text, annotation);
+        self.assign(name);
+        version
+    }
+
     /// Puts, assigns, and waits until it is active and its kubelet ready.
     pub fn apply(&self, name: &str, text: &str) -> Version {
         let before = self.starts();
-        let version = self.put(name, text);
-        self.assign(name);
+        let version = self.offer(name, text);
         self.wait_active(&version);
         self.wait_ready_after(before);
         version
