@@ -107,6 +107,13 @@ impl Cluster {
         self.map_in(namespace, name, &json!({ "data": { "kubelet": self.payload(lines) } }))
     }
 
+    /// The same, assigned at once.
+    pub fn assign_new(&self, name: &str, lines: &str) -> ConfigMap {
+        let map = self.good(name, lines);
+        self.assign(&map);
+        map
+    }
+
     /// Makes a ConfigMap: `data`, `binaryData` and the like come from `rest`.
     pub fn map(&self, name: &str, rest: &Value) -> ConfigMap {
         self.map_in(self.carrier.namespace(), name, rest)
@@ -190,6 +197,18 @@ impl Cluster {
             Carrier::Labels if !config.is_null() => panic!("this API server was to drop status.config: {config:#}"),
             _ => Ok(ours),
         }
+    }
+
+    /// Assigns it, and waits until it is last known good.
+    pub fn prove(&self, map: &ConfigMap) {
+        self.assign(map);
+        self.await_proven(map);
+    }
+
+    /// Waits until this version is assigned, active and last known good, and nothing is wrong with it.
+    pub fn await_proven(&self, map: &ConfigMap) {
+        let source = map.source();
+        self.await_config(&source, &source, &source, "");
     }
 
     /// Waits for exactly this status on the Node; null is local, "" no error.

@@ -116,7 +116,7 @@ pub fn killing(case: &Case) {
 
     // Repaired in place.
     let fixed = case.edit_map(&map, &json!({ "data": { "kubelet": case.payload("maxPods: 46") } }));
-    case.await_config(&fixed.source(), &fixed.source(), &fixed.source(), "");
+    case.await_proven(&fixed);
     case.await_configz("maxPods", &json!(46));
     supervisor.await_status(&[("/kubelet/restarts", json!(1))]);
 }

@@ -69,9 +69,7 @@ pub fn server_drops(case: &Case) {
     assert_eq!((&node["spec"]["configSource"], &node["status"]["config"]), (&LOCAL, &LOCAL));
     supervisor.assert_steady(1);
 
-    case.assign(&map);
-    let source = map.source();
-    case.await_config(&source, &source, &source, "");
+    case.prove(&map);
     await_condition(case, "True", &[&map.name, &map.uid]);
     case.await_configz("maxPods", &json!(42));
     assert_eq!(supervisor.restarts(), before.1 + 1);
@@ -131,8 +129,7 @@ pub fn without_rights(case: &Case) {
     let (supervisor, lkg) = case.proven();
     let before = supervisor.process();
     let rights = NoRights::new(case);
-    let map = case.good(&case.id("map"), "maxPods: 42");
-    case.assign(&map);
+    let map = case.assign_new(&case.id("map"), "maxPods: 42");
     case.await_config(&lkg.source(), &lkg.source(), &lkg.source(), DOWNLOAD);
     let place = format!("kubelet-config/{}", map.name);
     let words = [
@@ -147,7 +144,7 @@ pub fn without_rights(case: &Case) {
     assert_eq!(supervisor.process(), before);
 
     drop(rights);
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.await_proven(&map);
     await_condition(case, "True", &[&map.name]);
     assert_eq!(supervisor.restarts(), before.1 + 1);
 }
@@ -165,8 +162,7 @@ pub fn narrow_rights(case: &Case) {
         let found = finds();
         if found.is_empty() { Ok(()) } else { Err(format!("{found:?}")) }
     });
-    case.assign(&named);
-    case.await_config(&named.source(), &named.source(), &named.source(), "");
+    case.prove(&named);
     assert!(finds().is_empty(), "{:?}", finds());
     // Watched, too: asking again and again would take a minute at least.
     let edited = case.edit_map(&named, &json!({ "data": { "kubelet": case.payload("maxPods: 44") } }));
@@ -191,10 +187,8 @@ pub fn peace(case: &Case) {
     const OF_KUBELET: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
     let supervisor = case.supervisor();
     let often = "nodeStatusUpdateFrequency: 500ms\nnodeStatusReportFrequency: 500ms";
-    let map = case.good(&case.id("map"), often);
-    case.assign(&map);
-    let source = map.source();
-    case.await_config(&source, &source, &source, "");
+    let map = case.assign_new(&case.id("map"), often);
+    case.await_proven(&map);
     let ours = await_condition(case, "True", &[&map.name]);
     let annotation = |node: &Value| node["metadata"]["annotations"][STATUS].clone();
     let said = annotation(&case.ask("GET", &case.node_path(), None));
@@ -255,9 +249,8 @@ pub fn default_source(case: &Case) {
     let restarts = supervisor.restarts();
 
     // An assignment wins, and what is assigned no more gives way to the default again.
-    let own = case.good(&case.id("own"), "maxPods: 43");
-    case.assign(&own);
-    case.await_config(&own.source(), &own.source(), &own.source(), "");
+    let own = case.assign_new(&case.id("own"), "maxPods: 43");
+    case.await_proven(&own);
     case.reset();
     case.await_config(&source, &source, &source, "");
     assert_eq!(supervisor.restarts(), restarts + 2);
@@ -283,8 +276,7 @@ pub fn both_carriers(case: &Case) {
     };
     let (twin, other) = (labelled("twin", 41), labelled("other", 42));
     let runs = |map: &ConfigMap, restarts: u64| {
-        let source = map.source();
-        case.await_config(&source, &source, &source, "");
+        case.await_proven(map);
         supervisor.await_status(&[("/kubelet/restarts", json!(restarts)), ("/kubelet/ready", json!(true))]);
     };
     case.assign_by_labels(&twin);
@@ -335,15 +327,15 @@ pub fn still_in_use(case: &Case) {
         |suffix: &str, pods: u32| case.good_in("kubelet-config", &case.id(suffix), &format!("maxPods: {pods}"));
     let (map, other, late) = (in_place("map", 42), in_place("other", 44), in_place("late", 45));
     case.assign_by_source(&map);
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.await_proven(&map);
     let before = supervisor.process();
     let gate = GateOff(case);
     case.restart_server(Carrier::Labels.server_flags());
     let edited = case.edit_map(&map, &json!({ "data": { "kubelet": case.payload("maxPods: 43") } }));
     // status.config is in use as well: this asserts that it is kept.
-    case.await_config(&edited.source(), &edited.source(), &edited.source(), "");
+    case.await_proven(&edited);
     case.assign_by_source(&other);
-    case.await_config(&other.source(), &other.source(), &other.source(), "");
+    case.await_proven(&other);
     assert_eq!(supervisor.restarts(), before.1 + 2);
     case.clear_source();
     case.await_config(&LOCAL, &LOCAL, &LOCAL, "");
@@ -363,5 +355,5 @@ pub fn still_in_use(case: &Case) {
     drop(gate);
     // The gate is on again, and the next word goes to both places.
     let edited = case.edit_map(&late, &json!({ "metadata": { "labels": { "edited": "yes" } } }));
-    case.await_config(&edited.source(), &edited.source(), &edited.source(), "");
+    case.await_proven(&edited);
 }

@@ -52,8 +52,7 @@ pub fn label_edit(case: &Case) {
     let before = supervisor.process();
     let edited = case.edit_map(&map, &json!({ "metadata": { "labels": { "edited": "yes" } } }));
     assert_ne!(edited.version, map.version);
-    let source = edited.source();
-    case.await_config(&source, &source, &source, "");
+    case.await_proven(&edited);
     case.await_event("KubeletConfigAdopted", &[&edited.event_text()]);
     assert_eq!(supervisor.process(), before);
     assert_eq!(
@@ -68,12 +67,10 @@ pub fn label_edit(case: &Case) {
 pub fn label_edits_with_confirm(case: &Case) {
     const WITHIN: &str = "15s";
     let supervisor = case.supervisor_options(WITHIN, &["--confirm-within", WITHIN]);
-    let map = case.good(&case.id("map"), "maxPods: 41");
-    case.assign(&map);
+    let map = case.assign_new(&case.id("map"), "maxPods: 41");
     case.await_event("KubeletConfigAwaitsConfirmation", &[&map.event_text()]);
     supervisor.verb(&["confirm"]).unwrap();
-    let source = map.source();
-    case.await_config(&source, &source, &source, "");
+    case.await_proven(&map);
     let before = supervisor.process();
 
     let edit = |value: &str| {
@@ -101,10 +98,8 @@ fn turn(status: &Value) -> Option<Timestamp> {
 pub fn edit_while_api_away(case: &Case) {
     let supervisor = case.supervisor_options("4s", &["--spread", "60s"]);
     case.await_node_ready();
-    let map = case.good(&case.id("map"), "maxPods: 42");
-    case.assign(&map);
-    let source = map.source();
-    case.await_config(&source, &source, &source, "");
+    let map = case.assign_new(&case.id("map"), "maxPods: 42");
+    case.await_proven(&map);
     // The turn follows from the version: until there is one that leaves time for what follows, and not much more.
     let mut pods = 43;
     let (edited, at) = until("an edit that waits for some seconds", || {
@@ -130,8 +125,7 @@ pub fn edit_while_api_away(case: &Case) {
         pause(250);
     }
     case.script("start", Some("apiserver"));
-    let source = edited.source();
-    case.await_config(&source, &source, &source, "");
+    case.await_proven(&edited);
     case.await_configz("maxPods", &json!(pods));
     assert_eq!(supervisor.restarts(), before.1 + 1);
 }
@@ -144,8 +138,7 @@ pub fn overlay(case: &Case) {
         "data": { "kubelet": "maxPods: 33\nevictionHard: {nodefs.available: 1%}\n" },
     });
     let map = case.map(&case.id("small"), &body);
-    case.assign(&map);
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.prove(&map);
     case.await_configz("maxPods", &json!(33));
     let eviction = json!({
         "memory.available": "10Mi", "nodefs.available": "1%", "nodefs.inodesFree": "0.1%", "imagefs.available": "0.1%",
@@ -157,8 +150,7 @@ pub fn overlay(case: &Case) {
     let whole = case.good(&case.id("whole"), "maxPods: 33").name;
     let spelt = case.payload("maxPods: 33").replace("nodefs.available: 0.1%", "nodefs.available: 1%");
     let whole = case.edit_map(&case.get_map(&whole), &json!({ "data": { "kubelet": spelt } }));
-    case.assign(&whole);
-    case.await_config(&whole.source(), &whole.source(), &whole.source(), "");
+    case.prove(&whole);
     supervisor.await_status(&[("/kubelet/restarts", json!(1))]);
 }
 
@@ -169,15 +161,14 @@ pub fn relative_path(case: &Case) {
     let payload = case.payload("maxPods: 45").replace(case.var("CA_CERT"), "ca.crt");
     assert!(payload.contains("clientCAFile: ca.crt"), "{payload}");
     let map = case.map(&case.id("ca"), &json!({ "data": { "kubelet": payload, "ca.crt": ca } }));
-    case.assign(&map);
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.prove(&map);
     // The API server could not get in, did the kubelet not know its CA.
     case.await_configz("maxPods", &json!(45));
 
     // The same text with another CA is another content.
     let before = supervisor.restarts();
     let edited = case.edit_map(&map, &json!({ "data": { "ca.crt": ca.clone() + "\n# a remark\n" } }));
-    case.await_config(&edited.source(), &edited.source(), &edited.source(), "");
+    case.await_proven(&edited);
     assert_eq!(supervisor.restarts(), before + 1, "another CA file needs a restart");
     case.await_configz("maxPods", &json!(45));
 }
@@ -202,8 +193,7 @@ pub fn while_on_trial(case: &Case) {
     supervisor.await_status(&[("/kubelet/restarts", json!(2))]);
 
     // What runs is neither assigned any more nor last known good.
-    let bad = case.good(&case.id("bad"), "kubeAPIQPS: -1");
-    case.assign(&bad);
+    let bad = case.assign_new(&case.id("bad"), "kubeAPIQPS: -1");
     case.await_config(&bad.source(), &LOCAL, &LOCAL, "failed to validate config, see Kubelet log for details");
     supervisor.await_status(&[("/kubelet/restarts", json!(3)), ("/kubelet/ready", json!(true))]);
 

@@ -157,8 +157,7 @@ pub fn rotated(case: &Case) {
     let supervisor = case.launch("4s", &case.dir(), args(case, &dir.at("kubeconfig")));
     supervisor.await_ready();
     let mut map = case.good(&case.id("map"), "maxPods: 41");
-    case.assign(&map);
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.prove(&map);
     let before = supervisor.process();
     let mut versions = Vec::new();
     for number in 1..=3 {
@@ -166,7 +165,7 @@ pub fn rotated(case: &Case) {
         until(&format!("watches by {}", group(number)), || {
             map = relabel(case, &map, &format!("{number}-{}", versions.len()));
             versions.push(map.version.clone());
-            case.await_config(&map.source(), &map.source(), &map.source(), "");
+            case.await_proven(&map);
             let watches = audit.watches("RequestReceived", &group(number));
             if watches >= 2 { Ok(()) } else { Err(format!("{watches} after {} edits", versions.len())) }
         });
@@ -233,9 +232,8 @@ pub fn late(case: &Case) {
     sign(case, &dir, &name);
     until("the Node", || case.api("GET", &case.node_path(), None));
     assert_eq!(supervisor.kubelet(), before, "it is the kubelet that was started in the beginning");
-    let map = case.good(&case.id("map"), "maxPods: 42");
-    case.assign(&map);
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    let map = case.assign_new(&case.id("map"), "maxPods: 42");
+    case.await_proven(&map);
     case.await_configz("maxPods", &json!(42));
     supervisor.await_metric("kubelet_supervisor_kubelet_restarts_total", "cause=\"config\"", 1.0);
     assert!(supervisor.metric("kubelet_supervisor_client_certificate_expiration_timestamp_seconds", "") > 0.0);
@@ -272,8 +270,7 @@ pub fn expired(case: &Case) {
     let supervisor = case.launch("4s", &case.dir(), args(case, &dir.at("kubeconfig")));
     supervisor.await_ready();
     let mut map = case.good(&case.id("map"), "maxPods: 43");
-    case.assign(&map);
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.prove(&map);
     #[allow(clippy::cast_precision_loss)]
     supervisor.await_metric("kubelet_supervisor_client_certificate_expiration_timestamp_seconds", "", end as f64);
     let before = supervisor.process();
@@ -285,7 +282,7 @@ pub fn expired(case: &Case) {
     pause(3000); // nothing comes of it
     assert_eq!(supervisor.process(), before);
     dir.rotate(&node(case), &["system:nodes"], HOURS);
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.await_proven(&map);
     assert_eq!(supervisor.process(), before, "nothing of this is a reason to touch the kubelet");
     case.await_event("KubeletConfigAdopted", &[&format!("ResourceVersion: {}", map.version)]);
 }

@@ -159,8 +159,7 @@ pub fn every_field(case: &Case) {
             "data": { "kubelet": text, "kubelet.flags": "!--event-qps\n--registry-burst=13\n--feature-gates=CSIMigration=false\n" },
         }),
     );
-    case.assign(&map);
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.prove(&map);
     let seen = compare(case, &args);
 
     let (local, payload) =
@@ -201,8 +200,7 @@ pub fn every_field(case: &Case) {
             "data": { "kubelet": case.payload("reservedSystemCPUs: '0'\nsystemReserved: {memory: 12Mi}") },
         }),
     );
-    case.assign(&map);
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.prove(&map);
     let seen = compare(case, &args);
     let of_cpus = |path: &str| seen.get(path).map(|(value, source)| (value.clone(), source.clone()));
     // By flag there is a cpu in kubeReserved: the kubelet takes that out.

@@ -81,7 +81,7 @@ pub fn tutorial(case: &Case) {
     let said = shell(TUTORIAL);
     let name = said.lines().find_map(|line| line.strip_prefix("name=")).unwrap();
     let map = case.get_map(name);
-    case.await_config(&map.source(), &map.source(), &map.source(), "");
+    case.await_proven(&map);
     case.await_configz("eventRecordQPS", &json!(7));
     // What the API server reports of the running configuration is all that configz said, and no more than one restart.
     supervisor.await_status(&[("/kubelet/restarts", json!(1)), ("/error", json!(""))]);

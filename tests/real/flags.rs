@@ -29,8 +29,7 @@ pub fn flags(case: &Case) {
     case.await_configz("maxPods", &json!(33));
 
     // A flag shadows the field; taken out, the field counts.
-    let map = case.good(&case.id("map"), "maxPods: 44");
-    case.assign(&map);
+    let map = case.assign_new(&case.id("map"), "maxPods: 44");
     let (source, starts) = (map.source(), supervisor.restarts());
     case.await_config(&source, &source, &source, "");
     assert_eq!(supervisor.restarts(), starts + 1);

@@ -11,8 +11,7 @@ const HUNG_AFTER: [&str; 2] = ["--hung-after", "5s"];
 /// A supervisor with a configuration that is last known good.
 fn proven<'a>(case: &Case<'a>) -> (Supervisor<'a>, serde_json::Value) {
     let supervisor = case.supervisor_options("4s", &HUNG_AFTER);
-    let map = case.good(&case.id("lkg"), "maxPods: 41");
-    case.assign(&map);
+    let map = case.assign_new(&case.id("lkg"), "maxPods: 41");
     let source = map.source();
     case.await_config(&source, &source, &source, "");
     case.await_node_ready();

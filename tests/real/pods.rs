@@ -122,8 +122,7 @@ pub fn containers_keep_running(case: &Case) {
     assert!(before.iter().all(|container| container.restarts == 0), "{before:?}");
 
     case.say("a switch");
-    let map = case.good(&case.id("map"), "maxPods: 42");
-    case.assign(&map);
+    let map = case.assign_new(&case.id("map"), "maxPods: 42");
     let source = map.source();
     case.await_config(&source, &source, &source, "");
     case.await_configz("maxPods", &json!(42));
@@ -136,8 +135,7 @@ pub fn containers_keep_running(case: &Case) {
     supervisor.await_status(&[("/active", source.clone()), ("/kubelet/ready", json!(true))]);
     case.await_configz("maxPods", &json!(42));
     assert_eq!(containers(case, &names), before);
-    case.assign(&lkg);
-    case.await_config(&lkg.source(), &lkg.source(), &lkg.source(), "");
+    case.prove(&lkg);
     assert_eq!(containers(case, &names), before);
 
     case.say("a supervisor that is killed");
@@ -241,8 +239,7 @@ pub fn exec_and_changes(case: &Case) {
 
     case.say("a minute");
     let (mut child, mut out) = exec(case, &name, "sleep 60; echo whole");
-    let map = case.good(&case.id("patient"), "maxPods: 42");
-    case.assign(&map);
+    let map = case.assign_new(&case.id("patient"), "maxPods: 42");
     let stream = json!(["an exec, attach or port-forward stream runs"]);
     supervisor.await_status(&[("/waiting/source", map.source()), ("/waiting/for", stream.clone())]);
     case.await_event("KubeletConfigWaiting", &["an exec, attach or port-forward stream runs", &map.name]);
@@ -252,8 +249,7 @@ pub fn exec_and_changes(case: &Case) {
     out.read_to_string(&mut rest).unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(rest, "whole\n");
-    let source = map.source();
-    case.await_config(&source, &source, &source, "");
+    case.await_proven(&map);
     supervisor.await_status(&[("/waiting", Value::Null), ("/kubelet/restarts", json!(before.1 + 1))]);
 
     case.say("without an end");

@@ -52,12 +52,11 @@ pub fn api_server_away(case: &Case) {
     case.script("start", Some("apiserver"));
     let before = supervisor.process();
     let edited = case.edit_map(&map, &json!({ "metadata": { "labels": { "edited": "yes" } } }));
-    case.await_config(&edited.source(), &edited.source(), &edited.source(), "");
+    case.await_proven(&edited);
     case.await_configz("maxPods", &json!(41));
     assert_eq!(supervisor.process(), before);
-    let other = case.good(&case.id("other"), "maxPods: 47");
-    case.assign(&other);
-    case.await_config(&other.source(), &other.source(), &other.source(), "");
+    let other = case.assign_new(&case.id("other"), "maxPods: 47");
+    case.await_proven(&other);
     case.await_node_ready();
 }
 

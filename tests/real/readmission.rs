@@ -74,9 +74,8 @@ fn assert_runs(case: &Case, name: &str) {
 pub fn foreseen(case: &Case) {
     let supervisor = case.supervisor();
     case.await_node_ready();
-    let lkg = case.good(&case.id("lkg"), "syncFrequency: 1m30s");
-    case.assign(&lkg);
-    case.await_config(&lkg.source(), &lkg.source(), &lkg.source(), "");
+    let lkg = case.assign_new(&case.id("lkg"), "syncFrequency: 1m30s");
+    case.await_proven(&lkg);
     offer(case, "2");
     label(case, &json!("before"));
     let [old, critical, plain] = ["old", "critical", "plain"].map(|suffix| case.id(suffix));
@@ -119,8 +118,7 @@ pub fn foreseen(case: &Case) {
     assert_runs(case, &case.id("label"));
 
     case.say("and so it comes");
-    case.assign(&accepts);
-    case.await_config(&accepts.source(), &accepts.source(), &accepts.source(), "");
+    case.prove(&accepts);
     // At its first start it may have admitted by what the Node had before.
     signal(supervisor.kubelet(), "TERM");
     for (suffix, _, _, reason) in &killed {
@@ -143,8 +141,7 @@ pub fn foreseen(case: &Case) {
     assert!(evicted.iter().all(|words| answer.message.contains(words)), "{answer:?}");
     assert!(!answer.message.contains(&critical), "{answer:?}");
     let pressed = accepted(case, "pressed", &lines);
-    case.assign(&pressed);
-    case.await_config(&pressed.source(), &pressed.source(), &pressed.source(), "");
+    case.prove(&pressed);
     until("the Node to be under pressure", || {
         let conditions = case.api("GET", &case.node_path(), None)?["status"]["conditions"].to_string();
         let pressed = r#""status":"True","type":"PIDPressure""#;

@@ -18,15 +18,13 @@ const ITS_LAST_WORDS: &str = "cquiring file lock";
 fn stopped<'a>(case: &Case<'a>) -> (Supervisor<'a>, u32, ConfigMap) {
     let supervisor = case.supervisor_with("10m");
     case.await_node_ready();
-    let map = case.good(&case.id("a"), FIELDS);
-    case.assign(&map);
+    let map = case.assign_new(&case.id("a"), FIELDS);
     case.await_config(&map.source(), &map.source(), &Value::Null, "");
     case.await_configz("nodeLeaseDurationSeconds", &4.into());
     supervisor.await_ready();
     let old = supervisor.kubelet();
     signal(old, "STOP");
-    let next = case.good(&case.id("b"), &format!("{FIELDS}\nmaxPods: 43"));
-    case.assign(&next);
+    let next = case.assign_new(&case.id("b"), &format!("{FIELDS}\nmaxPods: 43"));
     (supervisor, old, next)
 }
 
@@ -103,7 +101,7 @@ pub fn killed(case: &Case) {
     assert_eq!(connections_left(pid), None);
 
     let supervisor = case.supervisor_with("4s");
-    case.await_config(&next.source(), &next.source(), &next.source(), "");
+    case.await_proven(&next);
     assert_eq!(case.kubelets(), [supervisor.kubelet()]);
     assert_ne!(supervisor.kubelet(), pid);
 }

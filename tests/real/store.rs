@@ -37,8 +37,7 @@ pub fn native_and_back(case: &Case) {
     supervisor.await_status(&[("/kubelet/restarts", json!(0)), ("/error", json!(""))]);
     supervisor.assert_steady(2);
     assert_eq!(std::fs::read_to_string(&assigned).unwrap(), natives_text, "byte for byte");
-    let second = case.good(&case.id("b"), "maxPods: 72");
-    case.assign(&second);
+    let second = case.assign_new(&case.id("b"), "maxPods: 72");
     let source = second.source();
     case.await_config(&source, &source, &source, "");
     supervisor.await_status(&[("/kubelet/restarts", json!(1))]);
@@ -193,8 +192,7 @@ pub fn bad_disk(case: &Case) {
 
     let supervisor = case.supervisor();
     let before = supervisor.process();
-    let map = case.good(&case.id("a"), "maxPods: 81");
-    case.assign(&map);
+    let map = case.assign_new(&case.id("a"), "maxPods: 81");
     case.await_config(&LOCAL, &LOCAL, &LOCAL, ERROR);
     supervisor.await_status(&[("/active", LOCAL), ("/error", json!(ERROR))]);
     assert!(supervisor.metric("kubelet_supervisor_store_errors_total", "") >= 1.0);
@@ -206,16 +204,14 @@ pub fn bad_disk(case: &Case) {
     supervisor.await_ready();
 
     // The disk is well again, and so is the judge.
-    let bad = case.good(&case.id("bad"), "kubeAPIQPS: -1");
-    case.assign(&bad);
+    let bad = case.assign_new(&case.id("bad"), "kubeAPIQPS: -1");
     case.await_config(&bad.source(), &source, &source, "failed to validate config, see Kubelet log for details");
     case.assign(&map);
     case.await_config(&source, &source, &source, "");
 
     mount.forbid_writing();
     let before = supervisor.process();
-    let other = case.good(&case.id("b"), "maxPods: 82");
-    case.assign(&other);
+    let other = case.assign_new(&case.id("b"), "maxPods: 82");
     case.await_config(&source, &source, &source, ERROR);
     assert_eq!(supervisor.process(), before);
     assert!(supervisor.stop().success());
@@ -224,7 +220,7 @@ pub fn bad_disk(case: &Case) {
     case.await_configz("maxPods", &json!(81));
     case.await_config(&source, &source, &source, ERROR);
     mount.off().unwrap();
-    case.await_config(&other.source(), &other.source(), &other.source(), "");
+    case.await_proven(&other);
     case.await_configz("maxPods", &json!(82));
     assert!(supervisor.stop().success());
     drop(mount);

@@ -108,10 +108,8 @@ impl<'a> Case<'a> {
     /// A supervisor with a configuration that is last known good.
     pub fn proven(&self) -> (Supervisor<'a>, ConfigMap) {
         let supervisor = self.supervisor();
-        let map = self.good(&self.id("lkg"), "maxPods: 41");
-        self.assign(&map);
-        let source = map.source();
-        self.await_config(&source, &source, &source, "");
+        let map = self.assign_new(&self.id("lkg"), "maxPods: 41");
+        self.await_proven(&map);
         (supervisor, map)
     }
 }

@@ -38,8 +38,7 @@ const SETTLED: &str = "80s";
 fn settled_on_trial<'a>(case: &Case<'a>) -> (Supervisor<'a>, Value) {
     let supervisor = case.supervisor_options(SETTLED, &["--isolation-timeout", ISOLATION]);
     case.await_node_ready();
-    let map = case.good(&case.id("map"), "maxPods: 42");
-    case.assign(&map);
+    let map = case.assign_new(&case.id("map"), "maxPods: 42");
     await_clock(&supervisor);
     until("fifty seconds of health", || {
         let left = supervisor.status()?["trial"]["remainingSeconds"].as_u64().unwrap_or_default();
@@ -101,16 +100,14 @@ pub fn outage_with_restart(case: &Case) {
 pub fn runtime_away_with_the_change(case: &Case) {
     let supervisor = case.supervisor_options("20s", &["--isolation-timeout", ISOLATION]);
     case.await_node_ready();
-    let map = case.good(&case.id("map"), "maxPods: 42");
-    case.assign(&map);
+    let map = case.assign_new(&case.id("map"), "maxPods: 42");
     await_clock(&supervisor);
     case.script("stop", Some("containerd"));
     case.await_event("KubeletConfigRolledBack", &["the container runtime has not answered"]);
     case.await_event("KubeletConfigNotBlamed", &["fails in the same way"]);
     assert_eq!(supervisor.status().unwrap()["badVersions"], json!([]));
     case.script("start", Some("containerd"));
-    let source = map.source();
-    case.await_config(&source, &source, &source, "");
+    case.await_proven(&map);
     // This kubelet does not start without a runtime, so last known good may have been started more than once.
     let times = |reason| case.events(reason).unwrap().len();
     assert_eq!(
@@ -124,13 +121,11 @@ pub fn runtime_away_with_the_change(case: &Case) {
 pub fn cut_off(case: &Case) {
     let supervisor = case.supervisor_options("4s", &["--isolation-timeout", "20s"]);
     case.await_node_ready();
-    let lkg = case.good(&case.id("lkg"), "maxPods: 41");
-    case.assign(&lkg);
+    let lkg = case.assign_new(&case.id("lkg"), "maxPods: 41");
     let good = lkg.source();
     case.await_config(&good, &good, &good, "");
     // No API server understands that, and nothing but the traffic tells.
-    let map = case.good(&case.id("map"), "maxPods: 42\ncontentType: application/no-such-thing");
-    case.assign(&map);
+    let map = case.assign_new(&case.id("map"), "maxPods: 42\ncontentType: application/no-such-thing");
     case.await_config(&map.source(), &map.source(), &good, "");
     case.await_config(&map.source(), &good, &good, LOAD);
     case.await_event("KubeletConfigRolledBack", &[&map.event_text(), &lkg.event_text()]);
@@ -148,16 +143,14 @@ pub fn not_to_blame(case: &Case) {
     let aside = dir.with_extension("aside");
     std::fs::rename(&dir, &aside).unwrap();
     std::fs::write(&dir, "no directory").unwrap();
-    let map = case.good(&case.id("map"), "maxPods: 42");
-    case.assign(&map);
+    let map = case.assign_new(&case.id("map"), "maxPods: 42");
     case.await_event("KubeletConfigRolledBack", &[&map.event_text(), "plugins_registry"]);
     case.await_event("KubeletConfigNotBlamed", &[&map.event_text(), "plugins_registry"]);
     case.await_config(&map.source(), &lkg.source(), &lkg.source(), LOAD);
     supervisor.await_status(&[("/badVersions", json!([]))]);
     std::fs::remove_file(&dir).unwrap();
     std::fs::rename(&aside, &dir).unwrap();
-    let source = map.source();
-    case.await_config(&source, &source, &source, "");
+    case.await_proven(&map);
 }
 
 /// The policy in the CPU manager's state file.
@@ -182,8 +175,7 @@ pub fn cpu_manager(case: &Case) {
     await_policy(case, "none");
     let fixed = "cpuManagerPolicy: static\nkubeReserved: {cpu: 500m}";
     // Not without a word of somebody who drained the node.
-    let refused = case.good(&case.id("refused"), fixed);
-    case.assign(&refused);
+    let refused = case.assign_new(&case.id("refused"), fixed);
     case.await_config(&refused.source(), &good, &good, VALIDATE);
     case.await_event("KubeletConfigRejected", &["cpuManagerPolicy", ACKNOWLEDGE]);
     // It starts with static and dies of something else.
@@ -194,13 +186,11 @@ pub fn cpu_manager(case: &Case) {
     supervisor.await_ready();
     await_policy(case, "none");
     let works = accepted(case, "works", fixed);
-    case.assign(&works);
-    case.await_config(&works.source(), &works.source(), &works.source(), "");
+    case.prove(&works);
     await_policy(case, "static");
     let restarts = supervisor.restarts();
     let back = accepted(case, "back", "maxPods: 43");
-    case.assign(&back);
-    case.await_config(&back.source(), &back.source(), &back.source(), "");
+    case.prove(&back);
     await_policy(case, "none");
     assert_eq!(supervisor.restarts(), restarts + 1, "a kubelet refused its state files");
 }
@@ -215,8 +205,7 @@ pub fn max_pods(case: &Case) {
         pause(1100); // the next is younger by the clock of the API server, which counts seconds
     }
     let before = supervisor.process();
-    let few = case.good(&case.id("few"), "maxPods: 2");
-    case.assign(&few);
+    let few = case.assign_new(&case.id("few"), "maxPods: 2");
     case.await_config(&few.source(), &lkg.source(), &lkg.source(), VALIDATE);
     case.await_event("KubeletConfigRejected", &["maxPods", &names[2]]);
     assert_eq!(supervisor.process(), before, "refused at no cost");
@@ -227,7 +216,7 @@ pub fn max_pods(case: &Case) {
     // Two pods are enough, says somebody: the third goes, and nobody minds.
     let accepts = json!({ "metadata": { "annotations": { ACKNOWLEDGE: "pods" } } });
     let few = case.edit_map(&few, &accepts);
-    case.await_config(&few.source(), &few.source(), &few.source(), "");
+    case.await_proven(&few);
     for name in &names {
         pods::delete(case, name);
     }

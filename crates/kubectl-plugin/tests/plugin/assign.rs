@@ -36,13 +36,6 @@ fn patches(bench: &Bench) -> Vec<(Value, u16)> {
     requests.filter(|request| request.method == "PATCH").map(|request| (request.body, request.status)).collect()
 }
 
-fn fails(ran: &Ran, words: &[&str]) {
-    assert_eq!(ran.code, 1, "{ran:#?}");
-    for word in words {
-        assert!(ran.err.contains(word), "{word}: {ran:#?}");
-    }
-}
-
 #[test]
 fn a_server_that_keeps_the_source_gets_it() {
     let bench = bench(true);
@@ -75,8 +68,9 @@ fn a_server_that_drops_it_gets_labels() {
         asks(&bench, "n2"),
         (Value::Null, vec!["name=pool-a".to_owned(), "namespace=kubelet-config".to_owned()])
     );
-    let ran = bench.run(&["assign", "pool-a", NODE, "--carrier", "native"]);
-    fails(&ran, &["error: node/n1: this API server does not keep spec.configSource", "--carrier labels"]);
+    bench
+        .run(&["assign", "pool-a", NODE, "--carrier", "native"])
+        .ends(1, &["error: node/n1: this API server does not keep spec.configSource", "--carrier labels"]);
     bench.run(&["reset", "-l", "pool=a"]).ok();
     assert_eq!(asks(&bench, "n3"), (Value::Null, vec![]));
 }
@@ -100,10 +94,10 @@ fn dry_runs_write_nothing_and_say_what() {
 #[test]
 fn what_is_not_there_is_said_before_anything_is_written() {
     let bench = bench(true);
-    fails(&bench.run(&["assign", "nothing", NODE]), &["there is no ConfigMap kubelet-config/nothing", "push FILE"]);
-    fails(&bench.run(&["assign", "pool-a", NODE, "--key", "other"]), &["no key \"other\"", "there are: kubelet"]);
-    fails(&bench.run(&["assign", "Pool_A", NODE]), &["cannot be the name of a ConfigMap"]);
-    fails(&bench.run(&["assign", "pool-a", "-l", "pool=none"]), &["no node has the labels"]);
+    bench.run(&["assign", "nothing", NODE]).ends(1, &["there is no ConfigMap kubelet-config/nothing", "push FILE"]);
+    bench.run(&["assign", "pool-a", NODE, "--key", "other"]).ends(1, &["no key \"other\"", "there are: kubelet"]);
+    bench.run(&["assign", "Pool_A", NODE]).ends(1, &["cannot be the name of a ConfigMap"]);
+    bench.run(&["assign", "pool-a", "-l", "pool=none"]).ends(1, &["no node has the labels"]);
     for verb in ["assign pool-a", "reset", "retry", "confirm", "rollback", "preflight pool-a"] {
         let words: Vec<&str> = verb.split(' ').collect();
         assert_eq!(bench.run(&words).code, 2, "{verb}: no nodes is not all nodes");
@@ -121,14 +115,8 @@ fn a_node_that_fails_keeps_no_other_from_it() {
     bench.server.put_node("n2", node(None, None, "", ""));
     bench.server.faults().push(Fault::new(Verb::Patch, "/nodes/n1", FaultKind::Status(403)));
     let ran = bench.run(&["assign", "pool-a", "n0", "n1", "n2"]);
-    fails(
-        &ran,
-        &[
-            "error: get node n0:",
-            "error: node/n1: you have no right to patch node n1",
-            "warning: node/n2: no supervisor",
-        ],
-    );
+    let no_right = "error: node/n1: you have no right to patch node n1";
+    ran.ends(1, &["error: get node n0:", no_right, "warning: node/n2: no supervisor"]);
     assert!(ran.out.starts_with("node/n2 assigned"), "{ran:#?}");
 }
 
@@ -153,7 +141,7 @@ fn a_heartbeat_in_between_is_no_matter_and_another_assignment_is() {
         bench.server.patch_node(NODE, json!({"metadata": {"labels": {format!("{LABELS}name"): "theirs"}}}));
         slow.join().unwrap()
     });
-    fails(&ran, &["error: node/n1: somebody else has assigned to it meanwhile", "name=theirs"]);
+    ran.ends(1, &["error: node/n1: somebody else has assigned to it meanwhile", "name=theirs"]);
     assert_eq!(asks(&bench, NODE).1[0], "name=theirs");
 }
 
@@ -207,18 +195,19 @@ fn waiting_ends_when_it_is_reached_or_cannot_be() {
     let ran = meanwhile(&bench, &wait, || says(&bench, "LastKnownGood", true, ""));
     assert!(ran.out.ends_with("node/n1 on trial 0s\nnode/n1 proven\n"), "{ran:#?}");
     bench.server.put_config_map("kubelet-config", "pool-a", &[("kubelet", "worse")]);
-    let ran = meanwhile(&bench, &wait, || says(&bench, "Rejected", false, "the kubelet's own words"));
-    fails(&ran, &["error: node/n1: the kubelet's own words"]);
+    meanwhile(&bench, &wait, || says(&bench, "Rejected", false, "the kubelet's own words"))
+        .ends(1, &["error: node/n1: the kubelet's own words"]);
     bench.server.put_config_map("kubelet-config", "pool-a", &[("kubelet", "better")]);
-    let ran = bench.run(&["assign", "pool-a", NODE, "--wait", "--timeout", "100ms"]);
-    fails(&ran, &["error: timed out after 0.100s; still waiting: node/n1 failed"]);
+    bench
+        .run(&["assign", "pool-a", NODE, "--wait", "--timeout", "100ms"])
+        .ends(1, &["error: timed out after 0.100s; still waiting: node/n1 failed"]);
 }
 
 #[test]
 fn retry_and_confirm_name_the_version() {
     let bench = bench(false);
     bench.run(&["assign", "pool-a", NODE]).ok();
-    fails(&bench.run(&["retry", NODE]), &["node/n1: nothing to try again, it is pending"]);
+    bench.run(&["retry", NODE]).ends(1, &["node/n1: nothing to try again, it is pending"]);
     says(&bench, "RolledBack", false, "healthz failed");
     let annotation = |name: &str| {
         bench.server.node(NODE)["metadata"]["annotations"][format!("kubelet-supervisor.io/{name}")].clone()
@@ -229,7 +218,7 @@ fn retry_and_confirm_name_the_version() {
     assert!(uid.starts_with("5eed") && version.parse::<u64>().is_ok(), "{first}");
     bench.run(&["retry", NODE]).ok();
     assert_eq!(annotation("retry"), *version, "the same once more is another wish");
-    fails(&bench.run(&["confirm", NODE]), &["nothing waits for a confirmation, it is failed"]);
+    bench.run(&["confirm", NODE]).ends(1, &["nothing waits for a confirmation, it is failed"]);
     let out = bench.run(&["confirm", "-l", "pool=a"]).ok();
     assert!(out.starts_with("node/n1 skipped"), "{out}");
     says(&bench, "AwaitsConfirmation", false, "");
@@ -249,15 +238,14 @@ fn rollback_goes_to_the_version_that_was_good_and_to_no_other() {
     let bench = bench(false);
     bench.run(&["assign", "pool-a", NODE]).ok();
     says(&bench, "LastKnownGood", true, "");
-    fails(&bench.run(&["rollback", NODE]), &["what is assigned is last known good already", "--to"]);
+    bench.run(&["rollback", NODE]).ends(1, &["what is assigned is last known good already", "--to"]);
     bench.server.put_config_map("kubelet-config", "pool-b", &[("kubelet", "x")]);
     bench.run(&["assign", "pool-b", NODE]).ok();
     // Nobody but the node says that it had that.
     let before = patches(&bench).len();
-    fails(
-        &bench.run(&["rollback", NODE]),
-        &["not pushed under the same name before", "kubelet-config/pool-a[kubelet]", "--to CONFIGMAP"],
-    );
+    bench
+        .run(&["rollback", NODE])
+        .ends(1, &["not pushed under the same name before", "kubelet-config/pool-a[kubelet]", "--to CONFIGMAP"]);
     assert_eq!(patches(&bench).len(), before);
     let out = bench.run(&["rollback", NODE, "--to", "pool-a"]).ok();
     assert!(out.contains("{name=pool-a,"), "{out}");
@@ -276,12 +264,12 @@ fn rollback_goes_to_an_earlier_push_of_the_same_name() {
     bench.run(&["assign", &bad, NODE]).ok();
     bench.server.put_config_map("kubelet-config", "pool-a-gggggggggg", &[("kubelet", "x")]);
     says_of(&bench, "pool-a-gggggggggg", "LastKnownGood", true, "");
-    fails(&bench.run(&["rollback", NODE]), &["was not made by `kubectl kubelet-config push`"]);
+    bench.run(&["rollback", NODE]).ends(1, &["was not made by `kubectl kubelet-config push`"]);
     // The same name, another object.
     says_of(&bench, &good, "LastKnownGood", true, "");
     bench.server.delete_config_map("kubelet-config", &good);
     bench.server.put_config_map("kubelet-config", &good, &[("kubelet", "x")]);
-    fails(&bench.run(&["rollback", NODE]), &["has been edited since", "`kubelet-supervisor rollback`"]);
+    bench.run(&["rollback", NODE]).ends(1, &["has been edited since", "`kubelet-supervisor rollback`"]);
 }
 
 #[test]
@@ -300,7 +288,7 @@ fn rollback_takes_no_nodes_word_for_where_it_goes() {
         let said = json!({"assigned": source, "active": source, "lastKnownGood": source});
         bench.server.patch_node(NODE, json!({"metadata": {"annotations": {STATUS: said.to_string()}}}));
         let (patched, asked) = (patches(&bench).len(), bench.server.requests().len());
-        fails(&bench.run(&["rollback", NODE]), &[why, "--to CONFIGMAP"]);
+        bench.run(&["rollback", NODE]).ends(1, &[why, "--to CONFIGMAP"]);
         assert_eq!(patches(&bench).len(), patched);
         let requests = bench.server.requests();
         assert!(

@@ -40,8 +40,7 @@ cgroupDriver: refused by the supervisor of a live node until the ConfigMap ackno
         (&a, "a//b", "is no NODE"),
         (&a, "n/m", "kubeconfig"),
     ] {
-        let ran = diff(one, other);
-        assert!(ran.code == 2 && ran.err.contains(words), "{words}: {ran:?}");
+        diff(one, other).ends(2, &[words]);
     }
 }
 
@@ -149,8 +148,7 @@ fn fields_that_a_kubelet_reads_over_are_said() {
     {
         assert_eq!(notes.matches(&format!("{place}: {line}")).count(), 1, "{line}: {notes}");
     }
-    let ran = bench.run(&["capture", NODE]);
-    assert!(ran.code == 0 && ran.err.contains("warning: ours: no kubelet up to 1."), "{ran:?}");
+    bench.run(&["capture", NODE]).ends(0, &["warning: ours: no kubelet up to 1."]);
 }
 
 #[test]

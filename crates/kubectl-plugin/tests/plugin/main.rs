@@ -40,6 +40,14 @@ struct Ran {
 }
 
 impl Ran {
+    /// It ended with this code, and said all of this on standard error.
+    fn ends(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, code, "{words:?}: {self:#?}");
+        for word in words {
+            assert!(self.err.contains(word), "{word}: {self:#?}");
+        }
+    }
+
     fn ok(self) -> String {
         assert_eq!(self.code, 0, "{self:#?}");
         self.out
@@ -69,6 +77,11 @@ impl Bench {
         self.path(name).to_str().unwrap().to_owned()
     }
 
+    /// As a user would start it, with nothing on standard input.
+    fn command(&self, args: &[&str]) -> Command {
+        command(&self.path("kubeconfig"), args)
+    }
+
     fn run(&self, args: &[&str]) -> Ran {
         self.run_with(args, "")
     }
@@ -84,9 +97,7 @@ struct Controller(Child);
 
 impl Controller {
     fn start(bench: &Bench) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"));
-        command.arg("controller").env("KUBECONFIG", bench.path("kubeconfig")).stderr(Stdio::null());
-        Self(command.spawn().unwrap())
+        Self(bench.command(&["controller"]).stderr(Stdio::null()).spawn().unwrap())
     }
 
     fn stop(mut self) {
@@ -103,17 +114,16 @@ impl Drop for Controller {
     }
 }
 
+fn command(kubeconfig: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"));
+    command.args(args).env("KUBECONFIG", kubeconfig).env_remove("KUBERNETES_SERVICE_HOST").stdin(Stdio::null());
+    command
+}
+
 fn run(kubeconfig: &Path, dir: &Path, args: &[&str], input: &str) -> Ran {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
-        .args(args)
-        .current_dir(dir)
-        .env("KUBECONFIG", kubeconfig)
-        .env_remove("KUBERNETES_SERVICE_HOST")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = command(kubeconfig, args);
+    command.current_dir(dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes()); // who reads none ends without
     let output = child.wait_with_output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

@@ -99,8 +99,7 @@ fn who_writes_into_a_pools_node_is_told() {
 fn a_namespace_that_means_nothing_is_refused() {
     let bench = bench();
     for args in [&["rollout", "status"][..], &["rollout", "pause", "workers"]] {
-        let ran = bench.run(&[args, &["-n", "other"]].concat());
-        assert!(ran.code == 2 && ran.err.contains("-n other: pools are of the whole cluster"), "{ran:#?}");
+        bench.run(&[args, &["-n", "other"]].concat()).ends(2, &["-n other: pools are of the whole cluster"]);
         assert_eq!(bench.run(&[args, &["-n", "kubelet-config"]].concat()).code, 0, "{args:?}");
     }
     assert_eq!(bench.run(&["rollout", "status", "workers", "-n", "other"]).code, 0, "it reads ConfigMaps");
@@ -138,12 +137,9 @@ fn how_far_pools_are() {
     let followed = bench.run(&["rollout", "status", "workers", "--watch"]).ok();
     assert!(followed.contains("pool/workers waits: the canaries have workers-b"), "{followed}");
     assert_eq!(bench.server.pool("workers").unwrap()["metadata"]["annotations"], Value::Null);
-    let none = bench.run(&["rollout", "status", "nobody"]);
-    assert!(none.code == 1 && none.err.contains("there is no pool \"nobody\""), "{none:?}");
+    bench.run(&["rollout", "status", "nobody"]).ends(1, &["there is no pool \"nobody\""]);
     bench.server.faults().push(Fault::new(Verb::List, "kubeletconfigpools", FaultKind::Status(404)));
-    let none = bench.run(&["rollout", "status"]);
-    assert!(
-        none.code == 1 && none.err.contains("kubectl create --validate=false -f packaging/manifests/pools/crd.yaml"),
-        "{none:?}"
-    );
+    bench
+        .run(&["rollout", "status"])
+        .ends(1, &["kubectl create --validate=false -f packaging/manifests/pools/crd.yaml"]);
 }

@@ -1,6 +1,6 @@
 //! `preflight`: what nodes say is told by what they say, and the annotation goes, however it ends.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use kubelet_config::preflight::{
@@ -132,14 +132,8 @@ fn one_that_may_not_be_asked_is_told_apart() {
 #[test]
 fn an_interrupt_takes_the_annotation_off() {
     let bench = bench(&["n1"]);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
-        .args(["preflight", "pool-a", "n1"])
-        .env("KUBECONFIG", bench.path("kubeconfig"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut command = bench.command(&["preflight", "pool-a", "n1"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     requested(&bench, "n1");
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));

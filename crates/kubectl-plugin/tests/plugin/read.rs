@@ -55,8 +55,7 @@ fn what_is_captured_is_whole_private_and_replaces_nothing() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     let asked = bench.server.requests().len();
-    let ran = bench.run(&["capture", NODE, "-o", "n1.yaml"]);
-    assert!(ran.code == 1 && ran.err.contains("n1.yaml: there already; --force replaces it"), "{ran:?}");
+    bench.run(&["capture", NODE, "-o", "n1.yaml"]).ends(1, &["n1.yaml: there already; --force replaces it"]);
     assert_eq!(bench.server.requests().len(), asked, "before anybody is asked");
 
     let mut other = configz();
@@ -84,8 +83,7 @@ fn flags_are_captured_beside_it() {
     let flags = "# as is\n--v=4\n!--cgroup-driver\n--node-labels=a=b\n";
     runs_with(&bench, "pool-a", &[("kubelet", HEAD), ("kubelet.flags", flags)], None);
     captured("ConfigMap kubelet-config/pool-a", "!--cgroup-driver\n--v=4\n--node-labels=a=b");
-    let ran = bench.run(&["capture", NODE, "--flags", "n1.flags"]);
-    assert!(ran.code == 1 && ran.err.contains("n1.flags: there already; --force replaces it"), "{ran:?}");
+    bench.run(&["capture", NODE, "--flags", "n1.flags"]).ends(1, &["n1.flags: there already; --force replaces it"]);
     assert!(bench.run(&["push", "n1.yaml", "--flags", "n1.flags"]).ok().ends_with(" created\n"));
 
     // Of flags that are fields /configz tells, of others the ConfigMap.
@@ -100,22 +98,17 @@ fn flags_are_captured_beside_it() {
     assert!(ran.out.contains("--node-labels") && ran.out.contains("50 → 40"), "{ran:?}");
     let why = "--v 4";
     bench.server.put_config_map("kubelet-config", "pool-b", &[("kubelet", HEAD), ("kubelet.flags", why)]);
-    let ran = bench.run(&["diff", NODE, "cm/pool-b"]);
-    assert!(ran.code == 2 && ran.err.contains("pool-b, key kubelet.flags: line 1: a blank after --v"), "{ran:?}");
+    bench.run(&["diff", NODE, "cm/pool-b"]).ends(2, &["pool-b, key kubelet.flags: line 1: a blank after --v"]);
 }
 
 #[test]
 fn who_does_not_answer_is_named() {
     let bench = Bench::new();
-    let ran = bench.run(&["capture", "n2"]);
-    assert!(ran.code == 1 && ran.err.contains("nodes \"n2\" not found"), "{ran:?}");
-    let ran = bench.run(&["capture", NODE]);
-    assert!(ran.code == 1 && ran.err.contains("connection refused"), "{ran:?}");
+    bench.run(&["capture", "n2"]).ends(1, &["nodes \"n2\" not found"]);
+    bench.run(&["capture", NODE]).ends(1, &["connection refused"]);
     bench.server.faults().push(Fault::new(Verb::Get, "/proxy/configz", FaultKind::Status(403)));
-    let ran = bench.run(&["capture", NODE]);
-    assert!(ran.code == 1 && ran.err.contains("verb get on nodes/proxy") && ran.err.contains("no right"), "{ran:?}");
-    let ran = bench.run(&["capture", "../../secrets"]);
-    assert!(ran.code == 1 && ran.err.contains("cannot be the name of a node"), "{ran:?}");
+    bench.run(&["capture", NODE]).ends(1, &["verb get on nodes/proxy", "no right"]);
+    bench.run(&["capture", "../../secrets"]).ends(1, &["cannot be the name of a node"]);
 }
 
 #[test]
@@ -157,8 +150,7 @@ fn each_value_with_where_it_comes_from() {
     assert!(bench.run(&["explain", NODE, "--all"]).ok().contains("syncFrequency"));
     let ran = bench.run(&["explain", NODE, "cgroupDriver"]);
     assert!(ran.ok().contains("a change of cgroupDriver is of class reboot and asks for: drain and reboot (cordon"));
-    let ran = bench.run(&["explain", NODE, "maxpods"]);
-    assert!(ran.code == 1 && ran.err.contains("no field of a KubeletConfiguration"), "{ran:?}");
+    bench.run(&["explain", NODE, "maxpods"]).ends(1, &["no field of a KubeletConfiguration"]);
     assert!(!bench.run(&["explain", NODE, "-o", "json"]).ok().contains("hush"));
 }
 
@@ -210,6 +202,5 @@ LAST (UTC)            FIRST (UTC)           COUNT   REASON                  MESS
     bench.server.create_node("n3");
     let ran = bench.run(&["history", "n3"]);
     assert!(ran.code == 0 && ran.out.is_empty() && ran.err.contains("kubelet-supervisor history"), "{ran:?}");
-    let ran = bench.run(&["history", "n4"]);
-    assert!(ran.code == 1 && ran.err.contains("nodes \"n4\" not found"), "{ran:?}");
+    bench.run(&["history", "n4"]).ends(1, &["nodes \"n4\" not found"]);
 }

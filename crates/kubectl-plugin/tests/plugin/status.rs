@@ -1,7 +1,7 @@
 //! `status`: the table within 80 columns, all of it as JSON, and what a watch costs.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -144,14 +144,7 @@ struct Watching {
 
 impl Watching {
     fn begin(bench: &Bench, args: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-kubelet_config"))
-            .args(args)
-            .env("KUBECONFIG", bench.path("kubeconfig"))
-            .env_remove("KUBERNETES_SERVICE_HOST")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = bench.command(args).stdout(Stdio::piped()).spawn().unwrap();
         let lines = Some(BufReader::new(child.stdout.take().unwrap()));
         Self { child, lines }
     }

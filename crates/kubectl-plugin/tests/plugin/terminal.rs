@@ -300,9 +300,7 @@ fn a_rollout_that_nobody_carries_out_is_told_so() {
     for signal in ["INT", "TERM"] {
         let (bench, _, _, args) = twelve();
         let args = [&args[..], &["-q"]].concat();
-        let mut command = Command::new(PLUGIN);
-        command.args(args).env("KUBECONFIG", bench.path("kubeconfig")).stdin(Stdio::null());
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = bench.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let follows =
             |request: &testkit::api_server::Request| request.is_watch() && request.path.contains("kubeletconfigpools");
         bench.server.wait_request(Duration::from_secs(60), follows).unwrap();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::api_server::{Fault, FaultKind, Verb};
 use testkit::pools::{NAMESPACE, World};
 
-use super::{POOL, condition, spec, with_controller};
+use super::{completed, with_controller};
 
 /// A ConfigMap of a pool that is there no more.
 pub(crate) fn old_revision(name: &str) -> Value {
@@ -37,8 +37,7 @@ async fn old_ones_are_deleted_some_an_hour_and_others_stay() {
     pushed["metadata"]["labels"] = json!({});
     world.server.create_config_map(&pushed);
     let script = async {
-        world.server.put_pool(POOL, &spec(60, &json!({})));
-        let pool = world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+        let pool = completed(&world, 60).await;
         assert_eq!(there(&world), 2);
         while there(&world) > 0 {
             tokio::time::sleep(Duration::from_secs(60)).await;
@@ -57,8 +56,7 @@ async fn without_the_right_they_stay_and_pools_go_on() {
         let world = world();
         world.server.faults().push(Fault::new(verb, "/configmaps", FaultKind::Status(403)));
         let script = async {
-            world.server.put_pool(POOL, &spec(60, &json!({})));
-            world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+            completed(&world, 60).await;
         };
         with_controller(&world, script).await;
         assert_eq!(there(&world), 12);

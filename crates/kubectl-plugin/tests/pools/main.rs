@@ -63,6 +63,19 @@ async fn prepared(world: &World, pods: u32) -> String {
     revision
 }
 
+/// The pool as `spec` has it, at once; lives until all have it.
+async fn completed(world: &World, pods: u32) -> Value {
+    world.server.put_pool(POOL, &spec(pods, &json!({})));
+    world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await
+}
+
+/// The revision of a pool, from its first word until all have it.
+async fn rolled_out(world: &World) -> String {
+    let revision = prepared(world, 60).await;
+    completed(world, 60).await;
+    revision
+}
+
 /// All have the first revision.
 async fn settled(world: &World) -> String {
     let revision = prepared(world, 60).await;
@@ -86,8 +99,7 @@ async fn a_pool_comes_to_have_what_it_says() {
     let world = World::with_trial(NODES, Duration::from_secs(600));
     let script = async {
         let revision = prepared(&world, 60).await;
-        world.server.put_pool(POOL, &spec(60, &json!({})));
-        let pool = world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+        let pool = completed(&world, 60).await;
         assert_eq!(pool["status"]["currentRevision"], *revision);
         assert_eq!((&pool["status"]["nodes"], &pool["status"]["proven"]), (&json!(NODES), &json!(NODES)));
         assert_eq!(condition(&pool, "Reconciling").0, "False");
@@ -139,8 +151,7 @@ async fn a_bad_revision_goes_back_by_itself_and_is_not_tried_again() {
         let pools = events.iter().filter(|event| event["involvedObject"]["kind"] == "KubeletConfigPool");
         assert!(pools.count() < 12, "{events:#?}");
         // What the spec said before is what all have.
-        world.server.put_pool(POOL, &spec(60, &json!({})));
-        world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+        completed(&world, 60).await;
     };
     with_controller(&world, script).await;
     world.promises_held();
@@ -220,12 +231,6 @@ async fn controllers_die_and_others_go_on() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % limit
         };
-        let script = async {
-            let revision = prepared(&world, 60).await;
-            world.server.put_pool(POOL, &spec(60, &json!({})));
-            world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
-            revision
-        };
         let replicas = async {
             loop {
                 let lives = |seconds: u64| tokio::time::timeout(Duration::from_millis(seconds), world.controller());
@@ -235,7 +240,7 @@ async fn controllers_die_and_others_go_on() {
         };
         let revision = tokio::select! {
             biased;
-            revision = script => revision,
+            revision = rolled_out(&world) => revision,
             () = replicas => unreachable!(),
             () = tokio::time::sleep(Duration::from_secs(86_400)) => panic!("no end: {:#?}", world.server.pool(POOL)),
         };
@@ -252,8 +257,7 @@ async fn what_is_promised_is_kept_for_a_thousand() {
     let script = async {
         let revision = prepared(&world, 60).await;
         world.expect_pool(&revision, CANARIES, 50);
-        world.server.put_pool(POOL, &spec(60, &json!({})));
-        world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+        completed(&world, 60).await;
         revision
     };
     let revision = with_controller(&world, script).await;
@@ -367,8 +371,7 @@ async fn an_api_server_in_trouble_costs_time_only() {
         ] {
             world.server.faults().push(Fault::new(verb, "", kind).times(3));
         }
-        world.server.put_pool(POOL, &spec(60, &json!({})));
-        world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+        completed(&world, 60).await;
         revision
     };
     let revision = with_controller(&world, script).await;

@@ -4,13 +4,11 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use serde_json::json;
-
 use testkit::api_server::{Fault, FaultKind, Verb};
 use testkit::pools::World;
 use testkit::port::Port;
 
-use super::{POOL, condition, spec};
+use super::{POOL, completed};
 
 async fn get(address: SocketAddr, path: &'static str) -> (u16, String) {
     let talk = tokio::task::spawn_blocking(move || {
@@ -31,8 +29,7 @@ async fn leader_and_standby_are_ready_and_the_leader_shows_the_pools() {
     let ports = [Port::free(), Port::free()];
     let [leader, standby] = [ports[0].address(), ports[1].address()];
     let script = async {
-        world.server.put_pool(POOL, &spec(60, &json!({})));
-        world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+        completed(&world, 60).await;
         let (code, text) = get(leader, "/metrics").await;
         assert_eq!(code, 200);
         for line in [
