@@ -4,6 +4,7 @@
 //! for all (a revision is bad, a revision is current) is written into the status, and nothing is done by it before it
 //! stands there.
 
+mod drains;
 mod members;
 mod next_nodes;
 mod verdicts;
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::canaries::Canaries;
-use super::draining::{DrainDecision, Drained, Draining, uncordon};
+use super::draining::{DrainDecision, Drained, uncordon};
 use super::node::PoolNode;
 use super::preflight::{self, Preflight};
 use super::renderings::{NodeAssignment, RevisionTarget};
@@ -30,7 +31,7 @@ pub(crate) use view::{Cluster, Pool};
 const NOT_READY: Duration = Duration::from_secs(60);
 
 /// What is to be written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Decision {
     pub(crate) status: KubeletConfigPoolStatus,
     /// In this order; empty if the status has to be written first.
@@ -58,16 +59,18 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
         (Err(why), _) => return only_joined(&members, status, why),
         (_, Err(why)) => return only_joined(&members, status, &RevisionFault::invalid(why)),
     };
-    let is_new = members.shared.is_empty() && is_new(pool.status, update);
+    let is_new = is_new(pool.status, update);
+    // What all Nodes had needs no proof.
+    let drain_proof = if is_new { strategy.proof } else { Proof::Active };
+    let is_new = is_new && members.shared.is_empty();
     let behind = members.own.iter().copied().filter(|node| is_new && !update.is_on(node));
     let preflight = Preflight::new(behind, update);
-    let draining = members.draining(cluster, update);
-    let rollout = Rollout { pool, cluster, members: &members, strategy, windows, preflight, draining, update };
+    let rollout = Rollout { pool, cluster, members: &members, strategy, windows, preflight, drain_proof, update };
     status.update_revision = Some(revision_name(&update.reference));
     let has_news = rollout.record_verdicts(&mut status);
     let (state, planned) = rollout.plan(&status);
     let moving = planned.len();
-    let Drained { state, assign, decision, next } = rollout.draining.split(state, planned);
+    let Drained { state, assign, decision, next } = rollout.split_by_drains(state, planned);
     let counts = members.counts(Some(update), pool.spec.rollout.proof);
     let reset = if has_news { Vec::new() } else { rollout.resets(moving) };
     let preflighted = if is_new { rollout.preflighted(&state) } else { Preflighted::NotAsked };
@@ -94,19 +97,14 @@ fn only_joined(members: &Members<'_>, mut status: KubeletConfigPoolStatus, why: 
         &Preflighted::NotAsked,
         members.now,
     );
-    let (untaint, ask) = (members.with_startup_taint(None), Vec::new());
     let selected = members.own.iter().chain(members.shared.iter().map(|(node, _)| node)).copied();
     let uncordon = uncordon(selected, members.pool.name, &BTreeSet::new(), Proof::Active);
-    let drain = DrainDecision::ending(uncordon);
     Decision {
         status,
         assign: members.joined(),
-        reset: Vec::new(),
-        ask,
-        drain,
-        keeps_drains: false,
-        untaint,
-        next: None,
+        drain: DrainDecision::ending(uncordon),
+        untaint: members.with_startup_taint(None),
+        ..Decision::default()
     }
 }
 
@@ -118,7 +116,8 @@ struct Rollout<'a> {
     strategy: &'a RolloutStrategy,
     windows: Windows,
     preflight: Preflight,
-    draining: Draining<'a>,
+    /// When a Node has finished what it has, and can be drained.
+    drain_proof: Proof,
     update: &'a RevisionTarget<'a>,
 }
 

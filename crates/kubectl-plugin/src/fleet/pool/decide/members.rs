@@ -5,14 +5,13 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::super::drain::Cordon;
-use super::super::draining::Draining;
 use super::super::leave::{Leavers, is_waited_for};
 use super::super::node::{PoolNode, Progress};
 use super::super::renderings::{NodeAssignment, RevisionTarget};
 use super::super::report::NodeCounts;
 use super::super::revision::parse_revision_name;
 use super::super::types::{KubeletConfigPoolStatus, Proof};
-use super::view::{Cluster, Pool, is_new};
+use super::view::{Cluster, Pool};
 
 /// The Nodes of a pool.
 pub(super) struct Members<'a> {
@@ -71,23 +70,6 @@ impl<'a> Members<'a> {
     /// Names of those that wait for as long as it takes.
     pub(super) fn waiting(&self) -> Vec<String> {
         self.own.iter().filter(|node| node.waits).map(|node| node.name.clone()).collect()
-    }
-
-    pub(super) fn draining<'b>(&'b self, cluster: &'b Cluster<'_>, update: &'b RevisionTarget<'_>) -> Draining<'b> {
-        let Pool { name, spec, status, .. } = self.pool;
-        // What all Nodes had needs no proof.
-        let proof = if is_new(status, update) { spec.rollout.proof } else { Proof::Active };
-        Draining {
-            pool: name,
-            strategy: &spec.rollout,
-            nodes: cluster.nodes,
-            own: &self.own,
-            shared: &self.shared,
-            drains: cluster.drains,
-            update,
-            proof,
-            now: self.now,
-        }
     }
 
     /// Nodes that have the startup taint, and run a revision of the pool by now.

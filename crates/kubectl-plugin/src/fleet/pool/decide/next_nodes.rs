@@ -36,7 +36,7 @@ impl<'a> Rollout<'a> {
             .filter(|node| !node.held && !judges(node) && may_get(node))
             .partition(|node| node.is_in_flight(proof));
         let others = others.into_iter().filter(|node| self.wait(node, target).is_zero());
-        let others = self.draining.with_room(others, self.room(target, proof));
+        let others = self.with_drains_in_room(others, self.room(target, proof));
         let next = self.members.one_control_plane_at_a_time(stuck.into_iter().chain(others));
         next.take(most).filter_map(|node| NodeAssignment::of(target, node)).collect()
     }
@@ -111,7 +111,7 @@ impl<'a> Rollout<'a> {
         if behind.iter().all(|node| !node.ready) {
             return Blocker::NotReady(names(&|_| true, behind));
         }
-        if let Some(blocker) = self.draining.blocker(behind) {
+        if let Some(blocker) = self.drain_blocker(behind) {
             return blocker;
         }
         if behind.iter().all(|node| !node.ready || node.held) {
