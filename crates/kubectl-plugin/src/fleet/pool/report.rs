@@ -78,47 +78,39 @@ pub(crate) enum Blocker {
 }
 
 impl Blocker {
-    fn reason(&self) -> &'static str {
+    /// The reason of a condition, and its message.
+    fn words(&self) -> (&'static str, String) {
         match self {
-            Self::MaxUnavailable(_) => "MaxUnavailableReached",
-            Self::NotReady(_) => "NodesNotReady",
-            Self::HeldOnNode(_) => "NodesHeld",
-            Self::ControlPlane(_) => "ControlPlaneBusy",
-            Self::NoRendering(_) => "ExpressionFailed",
-            Self::Unproven(_) => "RenderingUnproven",
-            Self::NoCanaries => "NoCanaries",
-            Self::Drain(_) => "DrainBlocked",
-            Self::Windows(_) => "OutsideWindow",
-        }
-    }
-
-    fn message(&self) -> String {
-        match self {
-            Self::MaxUnavailable(nodes) => format!("spec.rollout.maxUnavailable is reached by {}", listed(nodes)),
-            Self::NotReady(nodes) => format!("not Ready: {}", listed(nodes)),
-            Self::HeldOnNode(nodes) => format!(
-                "held by an operator on {}: `kubelet-supervisor thaw` or `unpin` there lets the change in",
-                listed(nodes)
-            ),
-            Self::ControlPlane(nodes) => {
-                format!("control-plane Nodes go one at a time; not Ready, or not done: {}", listed(nodes))
+            Self::MaxUnavailable(nodes) => {
+                ("MaxUnavailableReached", format!("spec.rollout.maxUnavailable is reached by {}", listed(nodes)))
             }
-            Self::NoRendering(nodes) => format!(
-                "the expressions in spec.kubeletConfiguration have no value for what these report: {}; `kubectl kubelet-config render \
-                 pool/NAME NODE` says why",
-                listed(nodes)
-            ),
+            Self::NotReady(nodes) => ("NodesNotReady", format!("not Ready: {}", listed(nodes))),
+            Self::HeldOnNode(nodes) => {
+                let advice = "`kubelet-supervisor thaw` or `unpin` there lets the change in";
+                ("NodesHeld", format!("held by an operator on {}: {advice}", listed(nodes)))
+            }
+            Self::ControlPlane(nodes) => {
+                let one = "control-plane Nodes go one at a time; not Ready, or not done";
+                ("ControlPlaneBusy", format!("{one}: {}", listed(nodes)))
+            }
+            Self::NoRendering(nodes) => {
+                let none = "the expressions in spec.kubeletConfiguration have no value for what these report";
+                let advice = "`kubectl kubelet-config render pool/NAME NODE` says why";
+                ("ExpressionFailed", format!("{none}: {}; {advice}", listed(nodes)))
+            }
             Self::Unproven(nodes) => {
-                format!("what expressions come to for them is not proven by the Node that has it: {}", listed(nodes))
+                let unproven = "what expressions come to for them is not proven by the Node that has it";
+                ("RenderingUnproven", format!("{unproven}: {}", listed(nodes)))
             }
             Self::NoCanaries => {
-                "spec.rollout.canarySelector matches no Node of the pool that can still be a canary: label one, or \
-                                 change the selector"
-                    .to_owned()
+                let none = "spec.rollout.canarySelector matches no Node of the pool that can still be a canary";
+                ("NoCanaries", format!("{none}: label one, or change the selector"))
             }
-            Self::Drain(nodes) => format!("cannot be drained (spec.rollout.drain): {}", listed(nodes)),
+            Self::Drain(nodes) => {
+                ("DrainBlocked", format!("cannot be drained (spec.rollout.drain): {}", listed(nodes)))
+            }
             Self::Windows(opens) => {
-                format!("the next of spec.rollout.windows opens at {}", rfc3339(*opens))
+                ("OutsideWindow", format!("the next of spec.rollout.windows opens at {}", rfc3339(*opens)))
             }
         }
     }
@@ -137,7 +129,7 @@ impl PoolState {
     pub(crate) fn with_drains(self, going: &[String], undrained: Option<&Blocker>) -> Self {
         let going = (!going.is_empty()).then(|| format!("; being drained: {}", listed(going)));
         let is_said = matches!(self, Self::Blocked { by: Blocker::Drain(_), .. });
-        let undrained = undrained.filter(|_| !is_said).map(|by| format!("; {}", by.message()));
+        let undrained = undrained.filter(|_| !is_said).map(|by| format!("; {}", by.words().1));
         self.with(going.into_iter().chain(undrained).collect())
     }
 
@@ -151,66 +143,51 @@ impl PoolState {
         if notes.is_empty() { self } else { Self::WithNotes { of: Box::new(self), notes } }
     }
 
-    fn reason(&self) -> &'static str {
+    /// The one that holds of the conditions that kstatus reads (cli-utils, pkg/kstatus/status), the reason, and the message.
+    fn words(&self) -> (&'static str, &'static str, String) {
         match self {
-            Self::WithNotes { of, .. } => of.reason(),
-            Self::Invalid(fault) => fault.reason,
-            Self::NoNodes => "NoNodes",
-            Self::Complete => "Complete",
-            Self::Preflighting { .. } => "Preflighting",
-            Self::PreflightRefused(_) => "PreflightRefused",
-            Self::Canaries { .. } => "Canaries",
-            Self::AwaitingApproval { .. } => "AwaitingApproval",
-            Self::Waves { .. } => "Waves",
-            Self::Blocked { by, .. } => by.reason(),
-            Self::Paused { .. } => "Paused",
-            Self::Failed { .. } => "FailuresExceeded",
-            Self::Conflict { .. } => "Conflict",
-        }
-    }
-
-    fn message(&self) -> String {
-        match self {
-            Self::WithNotes { of, notes } => format!("{}{notes}", of.message()),
-            Self::Invalid(fault) => fault.message.clone(),
-            Self::NoNodes => "spec.nodeSelector selects no Node".to_owned(),
-            Self::Complete => "all Nodes have the revision".to_owned(),
+            Self::WithNotes { of, notes } => {
+                let (condition, reason, message) = of.words();
+                (condition, reason, message + notes)
+            }
+            Self::Invalid(fault) => ("Stalled", fault.reason, fault.message.clone()),
+            Self::NoNodes => ("Ready", "NoNodes", "spec.nodeSelector selects no Node".to_owned()),
+            Self::Complete => ("Ready", "Complete", "all Nodes have the revision".to_owned()),
             Self::Preflighting { waiting } => {
-                format!("{} Nodes judge it with their own kubelets: {}", waiting.len(), listed(waiting))
+                let message = format!("{} Nodes judge it with their own kubelets: {}", waiting.len(), listed(waiting));
+                ("Reconciling", "Preflighting", message)
             }
-            Self::PreflightRefused(messages) => format!(
-                "nothing was changed; Nodes would not take it up (spec.rollout.maxFailures are too many): {messages}"
-            ),
+            Self::PreflightRefused(messages) => {
+                let unchanged =
+                    "nothing was changed; Nodes would not take it up (spec.rollout.maxFailures are too many)";
+                ("Stalled", "PreflightRefused", format!("{unchanged}: {messages}"))
+            }
             Self::Canaries { canaries, done, in_flight } => {
-                format!("{done} of {canaries} canaries are done, {in_flight} on their way")
+                let message = format!("{done} of {canaries} canaries are done, {in_flight} on their way");
+                ("Reconciling", "Canaries", message)
             }
-            Self::AwaitingApproval { revision } => format!(
-                "the canaries are done; to go on: kubectl annotate kcpool NAME {APPROVED_REVISION}={revision} --overwrite"
-            ),
+            Self::AwaitingApproval { revision } => {
+                let command = format!("kubectl annotate kcpool NAME {APPROVED_REVISION}={revision} --overwrite");
+                ("Reconciling", "AwaitingApproval", format!("the canaries are done; to go on: {command}"))
+            }
             Self::Waves { nodes, with, in_flight } => {
-                format!("{with} of {nodes} Nodes have it, {in_flight} are on their way")
+                let message = format!("{with} of {nodes} Nodes have it, {in_flight} are on their way");
+                ("Reconciling", "Waves", message)
             }
-            Self::Blocked { behind, by } => format!("{behind} Nodes wait: {}", by.message()),
-            Self::Paused { behind, update } => format!("spec.paused; {behind} Nodes would get {update}"),
-            Self::Failed { revision, message } => format!("{revision} is not tried again: {message}"),
+            Self::Blocked { behind, by } => {
+                let (reason, message) = by.words();
+                ("Reconciling", reason, format!("{behind} Nodes wait: {message}"))
+            }
+            Self::Paused { behind, update } => {
+                ("Reconciling", "Paused", format!("spec.paused; {behind} Nodes would get {update}"))
+            }
+            Self::Failed { revision, message } => {
+                ("Stalled", "FailuresExceeded", format!("{revision} is not tried again: {message}"))
+            }
             Self::Conflict { node, pool } => {
-                format!("Node {node} is selected by pool {pool} too; nothing is changed until only one pool selects it")
+                let unchanged = "nothing is changed until only one pool selects it";
+                ("Stalled", "Conflict", format!("Node {node} is selected by pool {pool} too; {unchanged}"))
             }
-        }
-    }
-
-    /// The one that holds of the conditions that kstatus reads (cli-utils, pkg/kstatus/status).
-    fn condition(&self) -> &'static str {
-        match self {
-            Self::WithNotes { of, .. } => of.condition(),
-            Self::Complete | Self::NoNodes => "Ready",
-            Self::Preflighting { .. }
-            | Self::Canaries { .. }
-            | Self::AwaitingApproval { .. }
-            | Self::Waves { .. }
-            | Self::Blocked { .. }
-            | Self::Paused { .. } => "Reconciling",
-            Self::Invalid(_) | Self::PreflightRefused(_) | Self::Failed { .. } | Self::Conflict { .. } => "Stalled",
         }
     }
 }
@@ -256,7 +233,7 @@ pub(crate) fn fill(
     status.updating = count(counts.updating);
     status.unavailable = count(counts.unavailable);
     status.failed = count(counts.failed);
-    let holds = state.condition();
+    let (holds, reason, message) = state.words();
     let conflict = match counts.conflicts.as_slice() {
         [] => ("NoConflict", "no other pool selects these Nodes".to_owned()),
         conflicts => {
@@ -270,7 +247,6 @@ pub(crate) fn fill(
         Preflighted::Refused(summary) => (false, "PreflightRefused", summary.clone()),
         Preflighted::Done(summary) => (true, "Preflighted", summary.clone()),
     };
-    let (reason, message) = (state.reason(), state.message());
     // kstatus reads Reconciling and Stalled before Ready: all three are set in one write.
     let conditions = [
         ("Ready", holds == "Ready", reason, message.clone()),
