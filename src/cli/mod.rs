@@ -20,7 +20,6 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::common::{Failure, USAGE};
 use crate::adapters::process;
-use crate::machine::command::Command;
 use crate::os::fork;
 
 /// Help is no wider than the terminals that people have, in a pipe too.
@@ -65,27 +64,8 @@ Examples:
     Render(render::Options),
     /// Show what happened to this node's configuration, and why.
     History(history::Options),
-    /// Forget that the assigned version failed, and try it again.
-    Retry(operate::Plain),
-    /// Leave what runs: to last known good, or to another version and stay there.
-    #[command(after_help = "\
-Examples:
-  kubelet-supervisor rollback                 to last known good
-  kubelet-supervisor rollback --to local      to the node's own file and flags
-  kubelet-supervisor history -v               has each UID/RESOURCEVERSION")]
-    Rollback(operate::Rollback),
-    /// Stay with a version, whatever is assigned.
-    Pin(operate::Pin),
-    /// Follow the assignment again.
-    Unpin(operate::Plain),
-    /// Take up no change; a trial under way goes on.
-    Freeze(operate::Plain),
-    /// Take up changes again.
-    Thaw(operate::Plain),
-    /// Confirm the configuration that waits for it (--confirm-within): it is not rolled back.
-    Confirm(operate::Confirm),
-    /// Accept a hazard for which the local files, as they are, are refused (--follow-local).
-    Acknowledge(operate::Acknowledge),
+    #[command(flatten)]
+    Operate(operate::Verb),
     /// Put the supervisor between systemd and the kubelet of this node; restarts nothing.
     #[command(after_help = "\
 Examples:
@@ -134,14 +114,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Check(options) => check::run(&options),
         Verb::Render(options) => render::run(&options),
         Verb::History(options) => history::run(&options),
-        Verb::Retry(options) => options.run(&Command::Retry),
-        Verb::Rollback(options) => options.run(),
-        Verb::Pin(options) => options.run(),
-        Verb::Unpin(options) => options.run(&Command::Unpin),
-        Verb::Freeze(options) => options.run(&Command::Freeze),
-        Verb::Thaw(options) => options.run(&Command::Thaw),
-        Verb::Confirm(options) => options.run(),
-        Verb::Acknowledge(options) => options.run(),
+        Verb::Operate(verb) => operate::run(verb),
         Verb::Enable(options) => options.run(),
         Verb::Policy(options) => policy::run(&options),
         Verb::Disable(options) => options.run(),

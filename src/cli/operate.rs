@@ -1,7 +1,7 @@
 //! The operator's verbs: they go to the running supervisor, else to the store, so that its next
 //! start obeys. None of them needs the API server.
 
-use clap::Args;
+use clap::Subcommand;
 
 use super::common::Failure;
 use super::control::{StoreDir, Unreachable};
@@ -16,76 +16,69 @@ use crate::ports::Clock as _;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::hazard::HazardClass;
 
-#[derive(Debug, Args)]
-pub(super) struct Plain {
-    #[command(flatten)]
-    store: StoreDir,
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Forget that the assigned version failed, and try it again.
+    Retry(StoreDir),
+    /// Leave what runs: to last known good, or to another version and stay there.
+    #[command(after_help = "\
+Examples:
+  kubelet-supervisor rollback                 to last known good
+  kubelet-supervisor rollback --to local      to the node's own file and flags
+  kubelet-supervisor history -v               has each UID/RESOURCEVERSION")]
+    Rollback {
+        /// Where to: last known good (lkg), the node's own file and flags (local), or a version that is kept (see `history -v`).
+        #[arg(long, default_value = "lkg", value_name = "local|lkg|UID/RESOURCEVERSION")]
+        to: Target,
+        #[command(flatten)]
+        store: StoreDir,
+    },
+    /// Stay with a version, whatever is assigned.
+    Pin {
+        /// What to stay with: the node's own file and flags (local), last known good (lkg), or UID/RESOURCEVERSION of a version that is kept (see `history -v`) [default: what runs]
+        #[arg(value_name = "TARGET")]
+        to: Option<Target>,
+        #[command(flatten)]
+        store: StoreDir,
+    },
+    /// Follow the assignment again.
+    Unpin(StoreDir),
+    /// Take up no change; a trial under way goes on.
+    Freeze(StoreDir),
+    /// Take up changes again.
+    Thaw(StoreDir),
+    /// Confirm the configuration that waits for it (--confirm-within): it is not rolled back.
+    Confirm {
+        /// Confirm nothing yet: the time to confirm ends this long from now, or from the end of the trial, such as 1h.
+        #[arg(long, value_parser = settings::positive, value_name = "DURATION")]
+        extend: Option<GoDuration>,
+        #[command(flatten)]
+        store: StoreDir,
+    },
+    /// Accept a hazard for which the local files, as they are, are refused (--follow-local).
+    Acknowledge {
+        /// The class of hazards for which the local files are refused; `status` names it.
+        class: HazardClass,
+        #[command(flatten)]
+        store: StoreDir,
+    },
 }
 
-impl Plain {
-    pub(super) fn run(&self, command: &Command) -> Result<u8, Failure> {
-        operate(&self.store, command)
-    }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Rollback {
-    /// Where to: last known good (lkg), the node's own file and flags (local), or a version that is kept (see `history -v`).
-    #[arg(long, default_value = "lkg", value_name = "local|lkg|UID/RESOURCEVERSION")]
-    to: Target,
-    #[command(flatten)]
-    store: StoreDir,
-}
-
-impl Rollback {
-    pub(super) fn run(self) -> Result<u8, Failure> {
-        operate(&self.store, &Command::Rollback { to: self.to })
-    }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Pin {
-    /// What to stay with: the node's own file and flags (local), last known good (lkg), or UID/RESOURCEVERSION of a version that is kept (see `history -v`) [default: what runs]
-    #[arg(value_name = "TARGET")]
-    to: Option<Target>,
-    #[command(flatten)]
-    store: StoreDir,
-}
-
-impl Pin {
-    pub(super) fn run(self) -> Result<u8, Failure> {
-        operate(&self.store, &Command::Pin { to: self.to })
-    }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Confirm {
-    /// Confirm nothing yet: the time to confirm ends this long from now, or from the end of the trial, such as 1h.
-    #[arg(long, value_parser = settings::positive, value_name = "DURATION")]
-    extend: Option<GoDuration>,
-    #[command(flatten)]
-    store: StoreDir,
-}
-
-impl Confirm {
-    pub(super) fn run(&self) -> Result<u8, Failure> {
-        let extend_seconds = self.extend.map(|extend| extend.0.as_secs().max(1));
-        operate(&self.store, &Command::Confirm { extend_seconds })
-    }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Acknowledge {
-    /// The class of hazards for which the local files are refused; `status` names it.
-    class: HazardClass,
-    #[command(flatten)]
-    store: StoreDir,
-}
-
-impl Acknowledge {
-    pub(super) fn run(&self) -> Result<u8, Failure> {
-        operate(&self.store, &Command::Acknowledge { class: self.class })
-    }
+pub(super) fn run(verb: Verb) -> Result<u8, Failure> {
+    let (store, command) = match verb {
+        Verb::Retry(store) => (store, Command::Retry),
+        Verb::Rollback { to, store } => (store, Command::Rollback { to }),
+        Verb::Pin { to, store } => (store, Command::Pin { to }),
+        Verb::Unpin(store) => (store, Command::Unpin),
+        Verb::Freeze(store) => (store, Command::Freeze),
+        Verb::Thaw(store) => (store, Command::Thaw),
+        Verb::Confirm { extend, store } => {
+            let extend_seconds = extend.map(|extend| extend.0.as_secs().max(1));
+            (store, Command::Confirm { extend_seconds })
+        }
+        Verb::Acknowledge { class, store } => (store, Command::Acknowledge { class }),
+    };
+    operate(&store, &command)
 }
 
 fn operate(store: &StoreDir, command: &Command) -> Result<u8, Failure> {
