@@ -55,62 +55,19 @@ pub trait Disk {
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
+/// The real thing, at the paths that it is allowed.
+pub(crate) trait Guard {
+    /// The path, if what lies there may be read and written.
+    fn at<'a>(&self, path: &'a Path) -> io::Result<&'a Path>;
+}
+
 /// The real thing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealDisk;
 
-impl Disk for RealDisk {
-    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > limit {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {limit} bytes")));
-        }
-        Ok(bytes)
-    }
-
-    fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
-        file.write_all(bytes)
-    }
-
-    fn append(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-        // One write, unless the system takes less: then the next one says why.
-        OpenOptions::new().append(true).create(true).mode(mode).open(path)?.write_all(bytes)
-    }
-
-    fn sync(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
-    }
-
-    fn make_dir(&self, path: &Path, mode: u32) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(mode).create(path)
-    }
-
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        let entries = match fs::read_dir(path) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        // Names that are not UTF-8 are not ours.
-        Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        let result = match fs::symlink_metadata(path) {
-            Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
-            Ok(_) => fs::remove_file(path),
-            Err(error) => Err(error),
-        };
-        match result {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result,
-        }
+impl Guard for RealDisk {
+    fn at<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
+        Ok(path)
     }
 }
 
@@ -126,47 +83,70 @@ impl GuardedDisk {
     pub(crate) fn new(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
+}
 
-    fn at(&self, path: &Path) -> io::Result<RealDisk> {
+impl Guard for GuardedDisk {
+    fn at<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
         if path.starts_with(&self.root) {
             ownership::check(path).map_err(|error| io::Error::new(error.kind(), error))?;
         }
-        Ok(RealDisk)
+        Ok(path)
     }
 }
 
-impl Disk for GuardedDisk {
+impl<G: Guard> Disk for G {
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-        self.at(path)?.read(path, limit)
+        let mut bytes = Vec::new();
+        File::open(self.at(path)?)?.take(limit + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {limit} bytes")));
+        }
+        Ok(bytes)
     }
 
     fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-        self.at(path)?.write(path, bytes, mode)
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(self.at(path)?)?;
+        file.write_all(bytes)
     }
 
     fn append(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-        self.at(path)?.append(path, bytes, mode)
+        // One write, unless the system takes less: then the next one says why.
+        OpenOptions::new().append(true).create(true).mode(mode).open(self.at(path)?)?.write_all(bytes)
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
-        self.at(path)?.sync(path)
+        File::open(self.at(path)?)?.sync_all()
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.at(from)?;
-        self.at(to)?.rename(from, to)
+        fs::rename(self.at(from)?, self.at(to)?)
     }
 
     fn make_dir(&self, path: &Path, mode: u32) -> io::Result<()> {
-        self.at(path)?.make_dir(path, mode)
+        DirBuilder::new().recursive(true).mode(mode).create(self.at(path)?)
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.at(path)?.list(path)
+        let entries = match fs::read_dir(self.at(path)?) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        // Names that are not UTF-8 are not ours.
+        Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.at(path.parent().unwrap_or(path))?.remove(path)
+        self.at(path.parent().unwrap_or(path))?; // what is taken away may be a stranger's
+        let result = match fs::symlink_metadata(path) {
+            Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
+            Ok(_) => fs::remove_file(path),
+            Err(error) => Err(error),
+        };
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
     }
 }
 
