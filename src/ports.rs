@@ -8,8 +8,8 @@
 //! The errors of this module keep path and cause; their text is what status and journal show.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::fmt::Display;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::machine::history::HistoryEntry;
@@ -21,9 +21,6 @@ use kubelet_config::policy::NodePolicy;
 use kubelet_config::rendering::{DropIn, HealthzTarget};
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge};
 use kubelet_config::status::NodeConfigStatus;
-
-/// The system's or a library's error; its text is part of the texts of the errors below.
-pub type Cause = Box<dyn Error + Send + Sync>;
 
 /// CLOCK_BOOTTIME and the wall clock.
 pub trait Clock {
@@ -40,59 +37,20 @@ pub trait Store {
     fn finish(&mut self, _limit: Duration) {}
 }
 
-/// Why something was not made durable.
+/// Why something was not made durable; with the file or directory that it is about.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The disk's answer.
-    #[error("{}: {cause}", path.display())]
-    Disk {
-        /// The file or directory that it is about.
-        path: PathBuf,
-        /// What the system says.
-        #[source]
-        cause: Cause,
-    },
-    /// Somebody put something in the place of one of the kubelet's state files.
-    #[error("{}: {cause}, so this is no state file of a kubelet; remove it if the kubelet does not start", path.display())]
-    NoStateFile {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        #[source]
-        cause: Cause,
-    },
-    /// A data key that would lead out of the checkpoint's directory.
-    #[error("the ConfigMap's key {0:?} cannot be a file name")]
-    Key(String),
-    /// A version that would lead out of the store.
-    #[error("uid {uid:?} or resourceVersion {resource_version:?} cannot be a directory name")]
-    Version {
-        /// The ConfigMap's uid.
-        uid: String,
-        /// Its resourceVersion.
-        resource_version: String,
-    },
-    /// A digest that would lead out of the store.
-    #[error("digest {0:?} cannot be a directory name")]
-    Digest(String),
-    /// The kubelet's root directory has no absolute path.
-    #[error("the kubelet's --root-dir {path:?}: {cause}")]
-    RootDir {
-        /// As the command line has it.
-        path: String,
-        /// What the system says.
-        #[source]
-        cause: Cause,
-    },
-    /// It cannot be written as JSON.
-    #[error("{0}")]
-    Json(#[source] Cause),
-}
+#[error("{0}")]
+pub struct StoreError(String);
 
 impl StoreError {
+    /// In these words.
+    pub fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+
     /// What the disk says of a file or directory.
-    pub fn disk(path: &Path, cause: impl Into<Cause>) -> Self {
-        Self::Disk { path: path.to_owned(), cause: cause.into() }
+    pub fn disk(path: &Path, cause: impl Display) -> Self {
+        Self(format!("{}: {cause}", path.display()))
     }
 }
 
@@ -169,42 +127,23 @@ pub struct LocalPolicy {
     pub label_namespaces: BTreeSet<String>,
 }
 
-/// Why the kubelet's own files cannot be read.
+/// Why the kubelet's own files cannot be read; with the file or directory that it is about.
 #[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub enum LocalError {
-    /// The disk's answer.
-    #[error("{}: {cause}", path.display())]
-    Disk {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        #[source]
-        cause: Cause,
-    },
+    /// The disk does not give them, or they cannot be a kubelet's.
+    Unreadable(String),
     /// Others than root can change it.
-    #[error("{0}")]
     Unsafe(String),
     /// Whoever writes it is not done.
-    #[error("{0}")]
     Unfinished(String),
-    /// No configuration is that long.
-    #[error("{}: {size} bytes are not a kubelet's configuration", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// In bytes.
-        size: u64,
-    },
-    /// No node has so many.
-    #[error("{}: more than {limit} drop-ins, or than {depth} directories one in the other", dir.display())]
-    TooMany {
-        /// A directory of `--config-dir`.
-        dir: PathBuf,
-        /// How many are read.
-        limit: usize,
-        /// How deep they may lie.
-        depth: u32,
-    },
+}
+
+impl LocalError {
+    /// What the disk says of a file or directory.
+    pub fn disk(path: &Path, cause: impl Display) -> Self {
+        Self::Unreadable(format!("{}: {cause}", path.display()))
+    }
 }
 
 /// The kubelet process. Its end and its READY=1 come as inputs.

@@ -47,7 +47,7 @@ impl LocalFiles {
     fn drop_in_paths(&self) -> Result<Vec<PathBuf>, LocalError> {
         let Some(dir) = self.args.last("config-dir").map(Path::new) else { return Ok(Vec::new()) };
         let mut files = Vec::new();
-        let kind = std::fs::symlink_metadata(dir).map_err(|error| disk(dir, error))?;
+        let kind = std::fs::symlink_metadata(dir).map_err(|error| LocalError::disk(dir, error))?;
         collect_drop_ins(dir, kind.is_dir(), &mut files, 0)?;
         files.sort(); // name by name on the way, as filepath.WalkDir goes (server.go, v1.36)
         Ok(files)
@@ -57,7 +57,7 @@ impl LocalFiles {
 impl ports::Local for LocalFiles {
     fn config(&self) -> Result<Option<(String, String)>, LocalError> {
         let Some(path) = self.config_path() else { return Ok(None) };
-        let path = std::path::absolute(path).map_err(|error| disk(path, error))?;
+        let path = std::path::absolute(path).map_err(|error| LocalError::disk(path, error))?;
         let text = read(&path)?;
         let dir = path.parent().unwrap_or(Path::new("/")).display().to_string();
         Ok(Some((text, dir)))
@@ -79,7 +79,7 @@ impl ports::Local for LocalFiles {
             ownership::check(path).map_err(|error| LocalError::Unsafe(error.to_string()))?;
         }
         let states = files.iter().map(|path| {
-            let found = std::fs::metadata(path).map_err(|error| disk(path, error))?;
+            let found = std::fs::metadata(path).map_err(|error| LocalError::disk(path, error))?;
             Ok(fingerprint(&found))
         });
         let states = states.collect::<Result<_, _>>()?;
@@ -106,20 +106,16 @@ impl ports::Local for LocalFiles {
 /// More drop-ins than this are not read.
 const DROP_INS: usize = 1000;
 
-fn disk(path: &Path, error: io::Error) -> LocalError {
-    LocalError::Disk { path: path.to_owned(), cause: error.into() }
-}
-
 /// Nothing but a regular file: a pipe would be waited for, and a device has no end.
 fn read(path: &Path) -> Result<String, LocalError> {
-    let fail = |error| disk(path, error);
+    let fail = |error: io::Error| LocalError::disk(path, error);
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(fail)?;
     let meta = file.metadata().map_err(fail)?;
     if !meta.is_file() {
-        return Err(fail(io::Error::other("this is no regular file")));
+        return Err(LocalError::disk(path, "this is no regular file"));
     }
     if meta.len() > yaml::MAX_BYTES as u64 {
-        return Err(LocalError::TooLarge { path: path.to_owned(), size: meta.len() });
+        return Err(LocalError::disk(path, format_args!("{} bytes are not a kubelet's configuration", meta.len())));
     }
     let mut text = String::new();
     file.take(yaml::MAX_BYTES as u64).read_to_string(&mut text).map_err(fail)?;
@@ -135,11 +131,13 @@ fn collect_drop_ins(path: &Path, is_dir: bool, files: &mut Vec<PathBuf>, depth: 
         return Ok(());
     }
     if depth > DROP_IN_DEPTH || files.len() > DROP_INS {
-        return Err(LocalError::TooMany { dir: path.to_owned(), limit: DROP_INS, depth: DROP_IN_DEPTH });
+        let limits =
+            format_args!("more than {DROP_INS} drop-ins, or than {DROP_IN_DEPTH} directories one in the other");
+        return Err(LocalError::disk(path, limits));
     }
-    for entry in std::fs::read_dir(path).map_err(|error| disk(path, error))? {
-        let entry = entry.map_err(|error| disk(path, error))?;
-        let kind = entry.file_type().map_err(|error| disk(&entry.path(), error))?;
+    for entry in std::fs::read_dir(path).map_err(|error| LocalError::disk(path, error))? {
+        let entry = entry.map_err(|error| LocalError::disk(path, error))?;
+        let kind = entry.file_type().map_err(|error| LocalError::disk(&entry.path(), error))?;
         collect_drop_ins(&entry.path(), kind.is_dir(), files, depth + 1)?;
     }
     Ok(())

@@ -49,6 +49,11 @@ fn is_damage(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge | io::ErrorKind::NotADirectory)
 }
 
+/// A data key that would lead out of its directory.
+fn unsafe_key(key: &str) -> StoreError {
+    StoreError::new(format!("the ConfigMap's key {key:?} cannot be a file name"))
+}
+
 /// The store below one directory.
 #[derive(Debug)]
 pub struct FsStore<D> {

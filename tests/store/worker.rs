@@ -36,16 +36,11 @@ struct OwnFiles {
 
 impl Local for OwnFiles {
     fn config(&self) -> Result<Option<(String, String)>, LocalError> {
-        let path = PathBuf::from("/etc/kubelet.yaml");
-        let cause = |why| LocalError::Disk { path, cause: io::Error::other::<String>(why).into() };
+        let cause = |why| LocalError::disk(Path::new("/etc/kubelet.yaml"), why);
         self.config.borrow().clone().map(|text| Some((text, "/etc".to_owned()))).map_err(cause)
     }
     fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError> {
-        let cause = |why| LocalError::Disk {
-            path: PathBuf::from("/etc/conf.d"),
-            cause: io::Error::other::<String>(why).into(),
-        };
-        self.drop_ins.borrow().clone().map_err(cause)
+        self.drop_ins.borrow().clone().map_err(|why| LocalError::disk(Path::new("/etc/conf.d"), why))
     }
     fn kubelet_id(&self) -> KubeletId {
         KubeletId("/usr/bin/kubelet:1".to_owned())

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::records::Content;
-use super::{FsStore, READS, is_damage};
+use super::{FsStore, READS, is_damage, unsafe_key};
 use crate::adapters::fsx::Disk;
 use crate::machine::model::RenderError;
 use crate::ports::{Checkpoint, StoreError};
@@ -49,7 +49,8 @@ impl<D: Disk> FsStore<D> {
     fn checkpoint_dir(&self, source: &Source) -> Result<PathBuf, StoreError> {
         let (uid, version) = (&source.uid, &source.resource_version);
         if !source::is_safe_component(uid) || !source::is_safe_component(version) {
-            return Err(StoreError::Version { uid: uid.clone(), resource_version: version.clone() });
+            let why = "cannot be a directory name";
+            return Err(StoreError::new(format!("uid {uid:?} or resourceVersion {version:?} {why}")));
         }
         Ok(self.root.join("store/checkpoints").join(uid).join(version))
     }
@@ -119,7 +120,7 @@ impl<D: Disk> FsStore<D> {
 
     fn save_checkpoint(&mut self, source: &Source, payload: &Payload) -> Result<(), StoreError> {
         if let Some(key) = payload.data.keys().find(|key| !source::is_safe_key(key)) {
-            return Err(StoreError::Key(reported::text(key)));
+            return Err(unsafe_key(&reported::text(key)));
         }
         let seal = CheckpointMetadata {
             sha256: payload
@@ -131,7 +132,7 @@ impl<D: Disk> FsStore<D> {
             annotations: payload.annotations.clone(),
         };
         let checksum_path = self.checksum_path(source);
-        let seal_text = serde_json::to_string(&seal).map_err(|error| StoreError::Json(error.into()))?;
+        let seal_text = serde_json::to_string(&seal).map_err(|error| StoreError::new(error.to_string()))?;
         let sealed = self.read_text(&checksum_path).is_ok_and(|text| text.as_ref() == Some(&seal_text));
         let intact = self.verified(source).is_ok_and(|found| found.files == payload.data);
         if sealed && intact {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::{FsStore, READS, RECORD_LIMIT, is_damage};
+use super::{FsStore, READS, RECORD_LIMIT, is_damage, unsafe_key};
 use crate::adapters::fsx::Disk;
 use crate::machine::model::RenderError;
 use crate::ports::StoreError;
@@ -88,7 +88,7 @@ impl<D: Disk> FsStore<D> {
 
     fn config_dir(&self, digest: &Digest) -> Result<PathBuf, StoreError> {
         if !source::is_safe_component(&digest.0) {
-            return Err(StoreError::Digest(digest.0.clone()));
+            return Err(StoreError::new(format!("digest {:?} cannot be a directory name", digest.0)));
         }
         Ok(self.configs_dir().join(&digest.0))
     }
@@ -170,7 +170,7 @@ impl<D: Disk> FsStore<D> {
         let ConfigContent { text, overrides, drop_ins, files, shadowed } = *content;
         let dir = self.config_dir(digest)?;
         if let Some(key) = files.keys().find(|key| !source::is_safe_key(key)) {
-            return Err(StoreError::Key(key.clone()));
+            return Err(unsafe_key(key));
         }
         let files = files.iter().map(|(key, content)| (format!("files/{key}"), content.as_str()));
         let flags = overrides.lines().join("\n");
@@ -185,7 +185,7 @@ impl<D: Disk> FsStore<D> {
         let sha256 = files.iter().map(|(name, content)| (name.clone(), sum(content))).collect();
         let mut metadata = Metadata { sha256, shadowed: shadowed.to_owned() };
         let encode =
-            |metadata: &Metadata| serde_json::to_string(metadata).map_err(|error| StoreError::Json(error.into()));
+            |metadata: &Metadata| serde_json::to_string(metadata).map_err(|error| StoreError::new(error.to_string()));
 
         let Ok(found) = self.open_config(digest) else {
             self.base_dirs()?;

@@ -84,7 +84,7 @@ impl<D: Disk> FsStore<D> {
         match self.content(path) {
             Content::Text(text) => Ok(Some(text)),
             Content::Absent | Content::Garbage(_) => Ok(None),
-            Content::Unreadable(why) => Err(StoreError::disk(path, io::Error::other(why))),
+            Content::Unreadable(why) => Err(StoreError::disk(path, why)),
         }
     }
 

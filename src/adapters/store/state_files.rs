@@ -57,7 +57,10 @@ fn stash_name(policy: &str) -> String {
 
 fn at(path: &Path, error: io::Error) -> StoreError {
     match error.kind() {
-        io::ErrorKind::FileTooLarge => StoreError::NoStateFile { path: path.to_owned(), cause: error.into() },
+        io::ErrorKind::FileTooLarge => {
+            let advice = "so this is no state file of a kubelet; remove it if the kubelet does not start";
+            StoreError::disk(path, format_args!("{error}, {advice}"))
+        }
         _ => StoreError::disk(path, error),
     }
 }
@@ -87,7 +90,7 @@ impl<D: Disk> FsStore<D> {
             return self.write_owner(&home, &owner);
         };
         let root = std::path::absolute(root_dir)
-            .map_err(|error| StoreError::RootDir { path: root_dir.to_owned(), cause: error.into() })?;
+            .map_err(|error| StoreError::new(format!("the kubelet's --root-dir {root_dir:?}: {error}")))?;
         let left = home.join(stash_name(&record.owner));
         if !record.dirty {
             self.make_dirs(&[own(&left)])?;
@@ -121,7 +124,7 @@ impl<D: Disk> FsStore<D> {
     }
 
     fn write_owner(&self, home: &Path, owner: &Ownership) -> Result<(), StoreError> {
-        let text = serde_json::to_string(owner).map_err(|error| StoreError::Json(error.into()))?;
+        let text = serde_json::to_string(owner).map_err(|error| StoreError::new(error.to_string()))?;
         self.replace(&home.join("owner.json"), text.as_bytes())
     }
 
