@@ -82,13 +82,19 @@ impl From<&Rendered> for Candidate {
 /// Whether the binary told a good configuration from bad ones.
 type SelfTest = Arc<tokio::sync::Mutex<Option<Result<(), String>>>>;
 
-#[derive(Debug)]
-pub(crate) struct KubeletPreflight {
+/// The binary, and what is known of it as a judge. Cloned, it is the same.
+#[derive(Clone, Debug)]
+struct Judge {
     command: PreflightCommand,
-    inputs: UnboundedSender<Input>,
     tested: SelfTest,
     /// Whether it waits for a lock file before it does anything.
     parks: SelfTest,
+}
+
+#[derive(Debug)]
+pub(crate) struct KubeletPreflight {
+    judge: Judge,
+    inputs: UnboundedSender<Input>,
     metrics: Metrics,
     version: Arc<Mutex<Option<String>>>,
     /// What may wait to be the next kubelet; `None`: nobody may.
@@ -105,13 +111,19 @@ impl KubeletPreflight {
         version: Arc<Mutex<Option<String>>>,
         standby: Option<StandbyKubelet>,
     ) -> Self {
-        let (tested, parks) = (SelfTest::default(), SelfTest::default());
-        Self { command, inputs, tested, parks, metrics, version, standby, run: None }
+        Self { judge: Judge::new(command), inputs, metrics, version, standby, run: None }
     }
 
-    /// There is one run at a time: an earlier one is dropped.
-    fn run_instead(&mut self, run: impl Future<Output = ()> + Send + 'static) {
-        if let Some(earlier) = self.run.replace(tokio::spawn(run)) {
+    /// Answers with what comes of this. There is one run at a time: an earlier one is dropped.
+    fn answer(&mut self, ticket: u64, verdict: impl Future<Output = Verdict> + Send + 'static) {
+        let (inputs, metrics) = (self.inputs.clone(), self.metrics.clone());
+        let run = tokio::spawn(async move {
+            let started = Instant::now();
+            let verdict = verdict.await;
+            metrics.preflight_took(started.elapsed().as_secs_f64());
+            let _ = inputs.send(Input::PreflightDone(ticket, verdict));
+        });
+        if let Some(earlier) = self.run.replace(run) {
             earlier.abort();
         }
     }
@@ -119,39 +131,29 @@ impl KubeletPreflight {
 
 impl ports::Preflight for KubeletPreflight {
     fn judge(&mut self, ticket: u64, candidate: &Rendered) {
-        let (command, inputs, tested) = (self.command.clone(), self.inputs.clone(), self.tested.clone());
-        let (metrics, candidate) = (self.metrics.clone(), Candidate::from(candidate));
-        self.run_instead(async move {
-            let started = Instant::now();
-            let verdict = judge_tested(&command, &tested, &candidate).await;
-            metrics.preflight_took(started.elapsed().as_secs_f64());
-            let _ = inputs.send(Input::PreflightDone(ticket, verdict));
-        });
+        let (judge, candidate) = (self.judge.clone(), Candidate::from(candidate));
+        self.answer(ticket, async move { judge.verdict(&candidate).await });
     }
 
     fn judge_for_standby(&mut self, ticket: u64, candidate: &Rendered) {
         let Some(standby) = self.standby.clone() else { return self.judge(ticket, candidate) };
-        let (command, inputs, candidate) = (self.command.clone(), self.inputs.clone(), candidate.clone());
-        let (tested, parks, metrics) = (self.tested.clone(), self.parks.clone(), self.metrics.clone());
+        let (judge, candidate) = (self.judge.clone(), candidate.clone());
         standby.expect(ticket);
-        self.run_instead(async move {
-            let started = Instant::now();
-            let parked = match ensure_parks(&command, &tested, &parks).await {
+        self.answer(ticket, async move {
+            let parked = match judge.ensure_parks().await {
                 Ok(()) => standby.park(ticket, &candidate).await,
                 Err(why) => Err(why),
             };
-            let verdict = match parked {
+            match parked {
                 Ok(output) => Verdict::Valid(classify::remarks(&output)),
                 Err(why) => {
-                    let verdict = judge_tested(&command, &tested, &Candidate::from(&candidate)).await;
+                    let verdict = judge.verdict(&Candidate::from(&candidate)).await;
                     if !matches!(verdict, Verdict::Load(_) | Verdict::Validate(_)) {
                         tracing::info!("no kubelet stands by, this one will be started anew: {why}");
                     }
                     verdict
                 }
-            };
-            metrics.preflight_took(started.elapsed().as_secs_f64());
-            let _ = inputs.send(Input::PreflightDone(ticket, verdict));
+            }
         });
     }
 
@@ -162,34 +164,22 @@ impl ports::Preflight for KubeletPreflight {
     }
 
     fn self_test(&mut self) {
-        (self.tested, self.parks) = (SelfTest::default(), SelfTest::default()); // another binary than before
-        let (command, tested, known) = (self.command.clone(), self.tested.clone(), self.version.clone());
-        let (parks, stands_by) = (self.parks.clone(), self.standby.is_some());
-        let inputs = self.inputs.clone();
+        self.judge = Judge::new(self.judge.command.clone()); // another binary than before
+        let (judge, known, inputs) = (self.judge.clone(), self.version.clone(), self.inputs.clone());
+        let stands_by = self.standby.is_some();
         tokio::spawn(async move {
-            let found = version(&command.program, &command.args).await;
+            let found = version(&judge.command.program, &judge.command.args).await;
             if let Ok(mut known) = known.lock() {
                 known.clone_from(&found);
             }
             let _ = inputs.send(found.map_or(Input::Tick, Input::KubeletVersion));
             // Asked again when it matters. Either run makes the throw-away certificates, which takes a kubelet 0.4 s, before the
             // first change does.
-            if !stands_by || ensure_parks(&command, &tested, &parks).await.is_err() {
-                let _ = ensure_tested(&command, &tested).await;
-                let _ = command.run(None, &FlagOverrides::default(), &ConfigDir::Unit).await;
+            if !stands_by || judge.ensure_parks().await.is_err() {
+                let _ = judge.ensure_tested().await;
+                let _ = judge.command.run(None, &FlagOverrides::default(), &ConfigDir::Unit).await;
             }
         });
-    }
-}
-
-async fn judge_tested(command: &PreflightCommand, tested: &SelfTest, candidate: &Candidate) -> Verdict {
-    match ensure_tested(command, tested).await {
-        Ok(()) => command.judge(candidate).await,
-        // A judge that fails its test may still say that nothing at all can be started.
-        Err(why) => match command.judge(candidate).await {
-            verdict @ Verdict::NotItsFault(_) => verdict,
-            _ => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
-        },
     }
 }
 
@@ -200,36 +190,55 @@ struct SelfTestFailure {
     transient: bool,
 }
 
-/// Tests the binary once. That the test's files cannot be written is the disk's fault, and that it gave
-/// no answer in time the machine's: such things are not remembered, they may be over when the next candidate comes.
-async fn ensure_tested(command: &PreflightCommand, tested: &SelfTest) -> Result<(), String> {
-    let mut tested = tested.lock().await;
-    if let Some(known) = tested.as_ref() {
-        return known.clone();
+impl Judge {
+    /// Not tested yet.
+    fn new(command: PreflightCommand) -> Self {
+        Self { command, tested: SelfTest::default(), parks: SelfTest::default() }
     }
-    command.write_test_files().await?;
-    match command.run_self_tests().await {
-        Err(SelfTestFailure { why, transient: true }) => Err(why),
-        result => tested.insert(result.map_err(|failed| failed.why)).clone(),
-    }
-}
 
-/// Tests once whether the binary waits for its lock file, in the bounds of a preflight: one that does not would be a second
-/// kubelet beside the first.
-async fn ensure_parks(command: &PreflightCommand, tested: &SelfTest, parks: &SelfTest) -> Result<(), String> {
-    if !command.args.can_stand_by() {
-        return Err("its command line has a --lock-file or --exit-on-lock-contention of its own".to_owned());
+    async fn verdict(&self, candidate: &Candidate) -> Verdict {
+        match self.ensure_tested().await {
+            Ok(()) => self.command.judge(candidate).await,
+            // A judge that fails its test may still say that nothing at all can be started.
+            Err(why) => match self.command.judge(candidate).await {
+                verdict @ Verdict::NotItsFault(_) => verdict,
+                _ => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
+            },
+        }
     }
-    ensure_tested(command, tested).await?;
-    let mut parks = parks.lock().await;
-    if let Some(known) = parks.as_ref() {
-        return known.clone();
+
+    /// Tests the binary once. That the test's files cannot be written is the disk's fault, and that it gave
+    /// no answer in time the machine's: such things are not remembered, they may be over when the next candidate comes.
+    async fn ensure_tested(&self) -> Result<(), String> {
+        let mut tested = self.tested.lock().await;
+        if let Some(known) = tested.as_ref() {
+            return known.clone();
+        }
+        self.command.write_test_files().await?;
+        match self.command.run_self_tests().await {
+            Err(SelfTestFailure { why, transient: true }) => Err(why),
+            result => tested.insert(result.map_err(|failed| failed.why)).clone(),
+        }
     }
-    let args = command.args.for_standby_test(&command.dir.display().to_string());
-    // Nothing less will do for one that may not wait. That it cannot be started so is no word of the binary's.
-    let found = kubelet_process::test_parking(&command.program, &args, CONFINEMENT).await;
-    let found = found.map_err(|error| format!("it cannot be tested in the bounds of a preflight: {error}"))?;
-    parks.insert(found.map_err(|why| format!("with --lock-file, {why}"))).clone()
+
+    /// Tests once whether the binary waits for its lock file, in the bounds of a preflight: one that does not would be a second
+    /// kubelet beside the first.
+    async fn ensure_parks(&self) -> Result<(), String> {
+        let PreflightCommand { program, args, dir } = &self.command;
+        if !args.can_stand_by() {
+            return Err("its command line has a --lock-file or --exit-on-lock-contention of its own".to_owned());
+        }
+        self.ensure_tested().await?;
+        let mut parks = self.parks.lock().await;
+        if let Some(known) = parks.as_ref() {
+            return known.clone();
+        }
+        let args = args.for_standby_test(&dir.display().to_string());
+        // Nothing less will do for one that may not wait. That it cannot be started so is no word of the binary's.
+        let found = kubelet_process::test_parking(program, &args, CONFINEMENT).await;
+        let found = found.map_err(|error| format!("it cannot be tested in the bounds of a preflight: {error}"))?;
+        parks.insert(found.map_err(|why| format!("with --lock-file, {why}"))).clone()
+    }
 }
 
 impl PreflightCommand {
