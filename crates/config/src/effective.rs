@@ -40,15 +40,7 @@ impl Origin {
     /// Its kind in JSON.
     #[must_use]
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::DefaultWithoutFile => "defaultWithoutFile",
-            Self::LocalFile(_) => "localFile",
-            Self::Payload(_) => "payload",
-            Self::DropIn(_) => "dropIn",
-            Self::Flag(_) => "flag",
-            Self::FlagOverride(_) => "flagOverride",
-        }
+        self.words().0
     }
 
     /// Which file, payload or flag.
@@ -60,20 +52,24 @@ impl Origin {
             Self::Flag(flag) | Self::FlagOverride(flag) => Some(format!("--{flag}")),
         }
     }
+
+    /// Its kind, for programs and for people.
+    fn words(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Default => ("default", "default"),
+            Self::DefaultWithoutFile => ("defaultWithoutFile", "default without --config"),
+            Self::LocalFile(_) => ("localFile", "local file"),
+            Self::Payload(_) => ("payload", "payload"),
+            Self::DropIn(_) => ("dropIn", "drop-in"),
+            Self::Flag(_) => ("flag", "flag"),
+            Self::FlagOverride(_) => ("flagOverride", "flag override"),
+        }
+    }
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self {
-            Self::Default => "default",
-            Self::DefaultWithoutFile => "default without --config",
-            Self::LocalFile(_) => "local file",
-            Self::Payload(_) => "payload",
-            Self::DropIn(_) => "drop-in",
-            Self::Flag(_) => "flag",
-            Self::FlagOverride(_) => "flag override",
-        };
-        f.write_str(what)?;
+        f.write_str(self.words().1)?;
         self.name().map_or(Ok(()), |name| write!(f, " {name}"))
     }
 }

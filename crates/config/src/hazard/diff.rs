@@ -36,6 +36,14 @@ pub struct Change {
 }
 
 impl Change {
+    /// Of this field, from one value to the other.
+    #[must_use]
+    pub fn new(field: String, old: Value, new: Value) -> Self {
+        let hazard = table::find(top(&field));
+        let class = hazard.map_or(HazardClass::Unknown, |hazard| hazard.class);
+        Self { class, old, new, needs: hazard.map_or("", |hazard| hazard.needs), field }
+    }
+
     /// What it asks for on the node.
     #[must_use]
     pub fn asks(&self) -> Asks {
@@ -84,18 +92,12 @@ pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
     let fields: BTreeSet<&str> = before.keys().chain(after.keys()).map(String::as_str).collect();
     let mut changes = Vec::new();
     for field in fields.into_iter().filter(|field| !matches!(*field, "apiVersion" | "kind")) {
-        let hazard = table::find(field);
-        let mut add = |field: String, old: Value, new: Value| {
-            let class = hazard.map_or(HazardClass::Unknown, |hazard| hazard.class);
-            let needs = hazard.map_or("", |hazard| hazard.needs);
-            changes.push(Change { field, class, old, new, needs });
-        };
-        compare(field, effective(old, field), effective(new, field), &mut add);
+        compare(field, effective(old, field), effective(new, field), &mut changes);
     }
     changes
 }
 
-fn compare(field: &str, old: Value, new: Value, add: &mut impl FnMut(String, Value, Value)) {
+fn compare(field: &str, old: Value, new: Value, changes: &mut Vec<Change>) {
     if same(top(field), &old, &new) {
         return;
     }
@@ -108,14 +110,12 @@ fn compare(field: &str, old: Value, new: Value, add: &mut impl FnMut(String, Val
         (Value::Null, Value::Object(after)) => (Some(&none), Some(after)),
         _ => (None, None),
     };
-    let (Some(before), Some(after)) = (before, after) else { return add(field.to_owned(), old, new) };
-    if before.is_empty() && after.is_empty() {
-        return add(field.to_owned(), old, new);
-    }
+    let both = before.zip(after).filter(|(before, after)| !before.is_empty() || !after.is_empty());
+    let Some((before, after)) = both else { return changes.push(Change::new(field.to_owned(), old, new)) };
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     for name in names {
         let of = |map: &Map<String, Value>| map.get(name).cloned().unwrap_or_default();
-        compare(&format!("{field}.{name}"), of(before), of(after), add);
+        compare(&format!("{field}.{name}"), of(before), of(after), changes);
     }
 }
 

@@ -73,7 +73,7 @@ fn affinity(required: &Value, node: &NodeSummary, labels: &BTreeMap<String, Stri
     let selector = NodeSelector::deserialize(required).ok()?;
     // One term is enough; none at all matches no node.
     let terms = selector.node_selector_terms.unwrap_or_default();
-    not(all(terms.iter().map(|term| not(term.matches(node, labels)))))
+    any(terms.iter().map(|term| term.matches(node, labels)))
 }
 
 impl Term {
@@ -139,8 +139,10 @@ fn all(parts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     whole
 }
 
-fn not(holds: Option<bool>) -> Option<bool> {
-    holds.map(|holds| !holds)
+/// True if one is, else unknown if one is.
+fn any(parts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    let not = |holds: Option<bool>| holds.map(|holds| !holds);
+    not(all(parts.map(not)))
 }
 
 /// The first minor version that looks at taints.
@@ -153,30 +155,18 @@ pub(super) fn tolerates_taints(pod: &PodSummary, node: &NodeSummary, minor: Opti
         return Some(true);
     }
     let text = |taint: &Value, field: &str| taint.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let all = node.taints.as_array().into_iter().flatten().filter(|taint| text(taint, "effect") == "NoExecute");
-    let mut whole = Some(true);
-    for taint in all {
-        match is_tolerated(&pod.tolerations, &text(taint, "key"), &text(taint, "value"), "NoExecute") {
-            Some(true) => {}
-            // Of a version that is not known nobody knows whether it looks.
-            Some(false) => return minor.map(|_| false),
-            None => whole = None,
-        }
+    let taints = node.taints.as_array().into_iter().flatten().filter(|taint| text(taint, "effect") == "NoExecute");
+    match all(taints.map(|it| is_tolerated(&pod.tolerations, &text(it, "key"), &text(it, "value"), "NoExecute"))) {
+        // Of a version that is not known nobody knows whether it looks.
+        Some(false) => minor.map(|_| false),
+        tolerated => tolerated,
     }
-    whole
 }
 
 /// Whether one of the tolerations is for this taint.
 pub(super) fn is_tolerated(tolerations: &Value, key: &str, value: &str, effect: &str) -> Option<bool> {
-    let mut whole = Some(false);
-    for toleration in tolerations.as_array().into_iter().flatten() {
-        match tolerates(toleration, key, value, effect) {
-            Some(true) => return Some(true),
-            Some(false) => {}
-            None => whole = None,
-        }
-    }
-    whole
+    let tolerations = tolerations.as_array().into_iter().flatten();
+    any(tolerations.map(|toleration| tolerates(toleration, key, value, effect)))
 }
 
 /// ToleratesTaint (staging/src/k8s.io/api/core/v1/toleration.go, v1.20.2 and v1.36).

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::field_paths::{at, clean, is_spelling, leaves, settle_paths};
 use kubelet_config::flags::{FlagOverrides, KubeletArgs};
 use kubelet_config::hazard::defaults::{depends_on_node, filled};
-use kubelet_config::hazard::{self, Change, HazardClass, Impact, table};
+use kubelet_config::hazard::{self, Change, Impact};
 use kubelet_config::merge::merge;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::readmission::{Kubelet, Supplies};
@@ -184,13 +184,7 @@ fn given_back(payload: &Value, from: &Side, to: &Side) -> Vec<Change> {
     leaves("", payload, &mut fields);
     let value = |field: &String| at(&from.value, field).filter(|value| !value.is_null()).cloned();
     let lost = fields.into_iter().filter(|field| at(&to.value, field).is_none());
-    lost.filter_map(|field| value(&field).map(|old| change(field, old, Value::Null))).collect()
-}
-
-fn change(field: String, old: Value, new: Value) -> Change {
-    let hazard = field.split('.').next().and_then(table::find);
-    let class = hazard.map_or(HazardClass::Unknown, |hazard| hazard.class);
-    Change { class, old, new, needs: hazard.map_or("", |hazard| hazard.needs), field }
+    lost.filter_map(|field| value(&field).map(|old| Change::new(field, old, Value::Null))).collect()
 }
 
 /// Flag overrides that differ and are no fields.
@@ -201,7 +195,7 @@ fn flag_changes(old: &FlagOverrides, new: &FlagOverrides) -> Vec<Change> {
     };
     let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let differing = names.into_iter().filter(|name| old.get(*name) != new.get(*name));
-    differing.map(|name| change(name.clone(), value(&old, name), value(&new, name))).collect()
+    differing.map(|name| Change::new(name.clone(), value(&old, name), value(&new, name))).collect()
 }
 
 /// Top-level fields that only one of them has, and that are set to a default there.
@@ -214,7 +208,7 @@ fn left_out(old: &Value, new: &Value, known: &[Change]) -> Vec<Change> {
     let only = fields(old).symmetric_difference(&fields(new)).cloned().collect::<Vec<_>>();
     let of = |value: &Value, field: &String| value.get(field).cloned().unwrap_or_default();
     let only = only.into_iter().filter(|field| !known.contains(field.as_str()));
-    only.map(|field| change(field.clone(), of(old, &field), of(new, &field))).collect()
+    only.map(|field| Change::new(field.clone(), of(old, &field), of(new, &field))).collect()
 }
 
 #[cfg(test)]
