@@ -90,9 +90,10 @@ fn flag_overrides(Payload { checkpoint, source, policy }: Payload<'_>) -> Result
     }
     let Some(text) = checkpoint.files.get(&key) else { return Ok(FlagOverrides::default()) };
     let overrides = FlagOverrides::parse(text).map_err(fail)?;
-    let freed = policy.as_ref().ok().and_then(|found| Some(found.policy.as_ref()?.freed_flags())).unwrap_or_default();
+    // What a policy alone lets a source change.
+    let freed = policy.as_ref().ok().and_then(|found| found.policy.as_ref()?.overridable_flags.clone());
     // One that cannot be read now may free the flag, once it can be.
-    overrides.check(&freed).map_err(|why| match policy {
+    overrides.check(&freed.unwrap_or_default()).map_err(|why| match policy {
         Err(unreadable) => RenderError::Internal(format!("the node's policy: {unreadable}; so, {key}: {why}")),
         Ok(_) => fail(why),
     })?;

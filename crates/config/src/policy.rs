@@ -13,7 +13,7 @@ mod signature;
 #[cfg(test)]
 mod tests;
 
-pub use judge::{Admission, Candidate, PolicyState, Refusal};
+pub use judge::{Admission, Candidate, PolicyState};
 pub use signature::{Comment, KEY_SUFFIX, Signable, Signatures, Signed, TrustedKey};
 
 /// `kind` of a policy.
@@ -50,12 +50,6 @@ impl NodePolicy {
             (Some(classes), Some(text)) => Some(Acknowledged::parse(Some(text)).limited_to(classes)),
             (_, text) => text.map(str::to_owned),
         }
-    }
-
-    /// The flags that a policy alone lets a source change.
-    #[must_use]
-    pub fn freed_flags(&self) -> BTreeSet<String> {
-        self.overridable_flags.clone().unwrap_or_default()
     }
 
     /// Keys that have ended, or will within this time.

@@ -1,7 +1,6 @@
 //! What a policy says of a configuration.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use serde_json::{Map, Value};
 
@@ -21,40 +20,6 @@ pub struct Candidate<'a> {
     pub local: &'a Value,
     /// What becomes of the kubelet's command line.
     pub overrides: &'a FlagOverrides,
-}
-
-/// Why a policy refuses a configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The ConfigMap's namespace, and those that are allowed.
-    Namespace(String, BTreeSet<String>),
-    /// A field under this denied path is another than with the local files.
-    Denied(String, Box<Change>),
-    /// This field must have this value.
-    Pinned(String, String),
-    /// What the kubelet would go by is not known, so nobody can say what would change.
-    Unknown,
-    /// This flag is not among those that a source may override.
-    Flag(String),
-    /// It is not signed, or not as it must be.
-    Signature(String),
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Namespace(namespace, allowed) => {
-                let allowed: Vec<&str> = allowed.iter().map(String::as_str).collect();
-                let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
-                write!(f, "namespace {namespace:?} is not allowed (allowedNamespaces: {allowed})")
-            }
-            Self::Denied(path, change) => write!(f, "deniedFields has {path}, and it changes {change}"),
-            Self::Pinned(path, value) => write!(f, "pinnedFields: {path} must be {value}"),
-            Self::Unknown => f.write_str("deniedFields: what the kubelet would go by is not known"),
-            Self::Flag(flag) => write!(f, "--{flag} may not be overridden (overridableFlags)"),
-            Self::Signature(why) => write!(f, "signature: {why}"),
-        }
-    }
 }
 
 /// Whether there is a policy.
@@ -122,21 +87,18 @@ impl Admission {
         labels: &BTreeSet<String>,
         signed: Result<Option<Signed>, String>,
     ) -> Self {
-        let mut refusals = policy.refusals(candidate);
+        let mut refused = policy.refusals(candidate);
         let signed = signed.unwrap_or_else(|why| {
-            refusals.push(Refusal::Signature(why));
+            refused.push(format!("signature: {why}"));
             None
         });
-        let of_files = |refusal: &Refusal| matches!(refusal, Refusal::Denied(..) | Refusal::Unknown);
-        let (denied, refusals): (Vec<Refusal>, Vec<Refusal>) = refusals.into_iter().partition(of_files);
         let unlisted = candidate.namespace.filter(|namespace| !labels.contains(*namespace));
         let unlisted = unlisted.filter(|_| policy.allowed_namespaces.is_none());
-        let by_label = unlisted.map(|namespace| Refusal::Namespace(namespace.to_owned(), labels.clone()));
         Self {
             policy: PolicyState::InForce,
-            refused: told(&refusals),
-            denied: told(&denied),
-            refused_by_label: told(by_label.as_slice()),
+            refused: told(refused),
+            denied: told(policy.denials(candidate)),
+            refused_by_label: told(unlisted.map(|namespace| not_allowed(namespace, labels)).into_iter().collect()),
             acknowledgeable: policy.acknowledgeable(),
             refuses_unknown_fields: policy.unknown_fields == schema::UnknownFields::Refuse,
             signed,
@@ -145,9 +107,15 @@ impl Admission {
 }
 
 /// One text for all refusals; fits an event.
-fn told(refusals: &[Refusal]) -> Option<String> {
-    let lines = refusals.iter().map(Refusal::to_string);
-    (!refusals.is_empty()).then(|| format!("the node's policy: {}", hazard::message::bounded(lines, "")))
+fn told(refusals: Vec<String>) -> Option<String> {
+    let told = (!refusals.is_empty()).then(|| hazard::message::bounded(refusals.into_iter(), ""));
+    told.map(|told| format!("the node's policy: {told}"))
+}
+
+fn not_allowed(namespace: &str, allowed: &BTreeSet<String>) -> String {
+    let allowed: Vec<&str> = allowed.iter().map(String::as_str).collect();
+    let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
+    format!("namespace {namespace:?} is not allowed (allowedNamespaces: {allowed})")
 }
 
 impl NodePolicy {
@@ -158,45 +126,46 @@ impl NodePolicy {
         Some(if classes.is_empty() { "nothing".to_owned() } else { hazard::table::list(classes) })
     }
 
-    /// Why it refuses a configuration; its signature is another matter.
+    /// Why it refuses a configuration, also at a start; its signature is another matter.
     #[must_use]
-    pub fn refusals(&self, candidate: &Candidate<'_>) -> Vec<Refusal> {
+    pub fn refusals(&self, candidate: &Candidate<'_>) -> Vec<String> {
         let mut found = Vec::new();
         if let (Some(allowed), Some(namespace)) = (&self.allowed_namespaces, candidate.namespace)
             && !allowed.contains(namespace)
         {
-            found.push(Refusal::Namespace(namespace.to_owned(), allowed.clone()));
-        }
-        let known = candidate.local.is_object() && candidate.effective.is_object();
-        if !self.denied_fields.is_empty() {
-            found.extend(if known { self.denied(candidate) } else { vec![Refusal::Unknown] });
+            found.push(not_allowed(namespace, allowed));
         }
         for (path, value) in &self.pinned_fields {
             let wanted = with_field(candidate.effective, path, value.clone());
             if !candidate.effective.is_object() || !hazard::diff(candidate.effective, &wanted).is_empty() {
                 let is_secret = path.split('.').next().is_some_and(hazard::is_secret);
                 let value = if is_secret { "as the policy has it".to_owned() } else { value.to_string() };
-                found.push(Refusal::Pinned(path.clone(), value));
+                found.push(format!("pinnedFields: {path} must be {value}"));
             }
         }
         if let Some(allowed) = &self.overridable_flags {
             let names: BTreeSet<&str> = candidate.overrides.names().collect();
             let refused = names.into_iter().filter(|name| !allowed.contains(*name));
-            found.extend(refused.map(|name| Refusal::Flag(name.to_owned())));
+            found.extend(refused.map(|name| format!("--{name} may not be overridden (overridableFlags)")));
         }
         found
     }
-}
 
-impl NodePolicy {
-    /// The denied fields that are not as with the local files.
-    fn denied(&self, candidate: &Candidate<'_>) -> Vec<Refusal> {
-        let changes = hazard::diff(candidate.local, candidate.effective).into_iter();
-        let refusal = |change: Change| {
+    /// Why it refuses a configuration as a change: the denied fields that are not as with the local files.
+    #[must_use]
+    pub fn denials(&self, candidate: &Candidate<'_>) -> Vec<String> {
+        if self.denied_fields.is_empty() {
+            return Vec::new();
+        }
+        if !candidate.local.is_object() || !candidate.effective.is_object() {
+            // Nobody can say what would change.
+            return vec!["deniedFields: what the kubelet would go by is not known".to_owned()];
+        }
+        let denial = |change: Change| {
             let path = self.denied_fields.iter().find(|path| schema::overlap(path, &change.field))?;
-            Some(Refusal::Denied(path.clone(), Box::new(change)))
+            Some(format!("deniedFields has {path}, and it changes {change}"))
         };
-        changes.filter_map(refusal).collect()
+        hazard::diff(candidate.local, candidate.effective).into_iter().filter_map(denial).collect()
     }
 }
 

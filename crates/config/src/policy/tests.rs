@@ -117,7 +117,7 @@ fn refusals(policy: &NodePolicy, local: Value, effective: Value, flags: &str) ->
     let overrides = FlagOverrides::parse(flags).unwrap();
     let candidate =
         Candidate { namespace: Some("kubelet-config"), effective: &effective, local: &local, overrides: &overrides };
-    policy.refusals(&candidate).iter().map(Refusal::to_string).collect()
+    [policy.refusals(&candidate), policy.denials(&candidate)].concat()
 }
 
 #[test]
@@ -159,7 +159,8 @@ fn what_is_not_known_is_not_admitted() {
     let (known, overrides) = (json!({}), FlagOverrides::default());
     let of = |effective: &Value, local: &Value| {
         let candidate = Candidate { namespace: Some("n"), effective, local, overrides: &overrides };
-        let count = |fields: &str| policy(fields).refusals(&candidate).len();
+        let count =
+            |fields: &str| [policy(fields).refusals(&candidate), policy(fields).denials(&candidate)].concat().len();
         (count("deniedFields: [maxPods]"), count("pinnedFields: {maxPods: 110}"))
     };
     assert_eq!(of(&known, &known), (0, 0));
@@ -203,7 +204,7 @@ fn namespaces_and_flags() {
     );
     let (overrides, nothing) = (FlagOverrides::default(), json!({}));
     let candidate = Candidate { namespace: None, effective: &nothing, local: &nothing, overrides: &overrides };
-    assert_eq!(bounded.refusals(&candidate), [], "a file by hand is of no namespace");
+    assert_eq!(bounded.refusals(&candidate), [""; 0], "a file by hand is of no namespace");
     let by = |policy: &NodePolicy, labels: &[&str]| {
         let candidate = Candidate { namespace: Some("kubelet-config"), ..candidate };
         let labels = labels.iter().map(|name| (*name).to_owned()).collect();
