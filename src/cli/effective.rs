@@ -133,6 +133,5 @@ impl EffectiveView {
 
 /// The value, unless it is nobody's business.
 fn shown(field: &Field) -> Option<Value> {
-    let top = field.path.split('.').next().unwrap_or_default();
-    (!hazard::is_secret(top)).then(|| field.value.clone())
+    (!hazard::is_secret(&field.path)).then(|| field.value.clone())
 }

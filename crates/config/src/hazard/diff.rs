@@ -53,7 +53,7 @@ impl Change {
     /// True if its values are nobody's business.
     #[must_use]
     pub fn is_secret(&self) -> bool {
-        is_secret(self.top())
+        is_secret(&self.field)
     }
 
     /// The top-level field it is in.
@@ -74,10 +74,10 @@ impl fmt::Display for Change {
     }
 }
 
-/// True for a top-level field whose values hold credentials.
+/// True for a field, or what is below one, whose values hold credentials.
 #[must_use]
-pub fn is_secret(field: &str) -> bool {
-    SECRETS.contains(&field)
+pub fn is_secret(path: &str) -> bool {
+    SECRETS.contains(&top(path))
 }
 
 fn shown(value: &Value) -> String {

@@ -138,8 +138,7 @@ impl NodePolicy {
         for (path, value) in &self.pinned_fields {
             let wanted = with_field(candidate.effective, path, value.clone());
             if !candidate.effective.is_object() || !hazard::diff(candidate.effective, &wanted).is_empty() {
-                let is_secret = path.split('.').next().is_some_and(hazard::is_secret);
-                let value = if is_secret { "as the policy has it".to_owned() } else { value.to_string() };
+                let value = if hazard::is_secret(path) { "as the policy has it".to_owned() } else { value.to_string() };
                 found.push(format!("pinnedFields: {path} must be {value}"));
             }
         }

@@ -140,7 +140,8 @@ impl Options {
 impl Known {
     fn document(&self) -> Value {
         let field = |origin: &Origin| {
-            let value = |value: &Value| if is_secret(&origin.field) { "(hidden)".into() } else { value.clone() };
+            let value =
+                |value: &Value| if hazard::is_secret(&origin.field) { "(hidden)".into() } else { value.clone() };
             let mut field = json!({
                 "field": origin.field, "value": value(&origin.value), "intended": value(&origin.intended),
                 "from": origin.from.json_name(),
@@ -157,10 +158,6 @@ impl Known {
     }
 }
 
-fn is_secret(field: &str) -> bool {
-    hazard::is_secret(field.split('.').next().unwrap_or_default())
-}
-
 /// Of a value on a terminal: it leaves half of 80 columns for others.
 const LONGEST: usize = 28;
 
@@ -169,7 +166,7 @@ fn cell(field: &str, value: &Value, longest: usize) -> String {
     if value.is_null() {
         return String::new();
     }
-    if is_secret(field) {
+    if hazard::is_secret(field) {
         return "(hidden)".to_owned();
     }
     shortened(&value.to_string(), longest.saturating_add(1), 0)
