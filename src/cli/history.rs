@@ -30,7 +30,7 @@ pub(super) struct Options {
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
     /// Only the newest N entries [default: all that are kept]
-    #[arg(short, long, value_name = "N", value_parser = number)]
+    #[arg(short, long, value_name = "N", value_parser = whole_number(1..=u32::MAX))]
     number: Option<u32>,
     /// As text: each entry with its key and UID/RESOURCEVERSION, its whole message, and the kubelet's last log lines.
     #[arg(short, long)]
@@ -57,10 +57,6 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::new(1, error.to_string())),
         _ => damage.map_or(Ok(0), |error| Err(Failure::new(1, format!("not all of the history can be read: {error}")))),
     }
-}
-
-fn number(text: &str) -> Result<u32, String> {
-    whole_number(text, 1..=u32::MAX)
 }
 
 /// An array, one entry a line; with the time as people and programs read it.

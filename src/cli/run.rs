@@ -37,7 +37,7 @@ pub(super) struct Options {
     #[arg(long, env = "KUBELET_SUPERVISOR_ISOLATION_TIMEOUT", default_value = "90s", value_parser = settings::positive, value_name = "DURATION")]
     isolation_timeout: GoDuration,
     /// How many starts of the supervisor before a new configuration is proven fail it, as of a machine that reboots in a loop.
-    #[arg(long, env = "KUBELET_SUPERVISOR_TRIAL_BOOTS", default_value_t = limits::TRIAL_BOOTS, value_parser = boots, value_name = "N")]
+    #[arg(long, env = "KUBELET_SUPERVISOR_TRIAL_BOOTS", default_value_t = limits::TRIAL_BOOTS, value_parser = whole_number(1..=u32::MAX), value_name = "N")]
     trial_boots: u32,
     /// Roll back what nobody confirmed within this time of being healthy, where the ConfigMap's annotation kubelet-supervisor.io/confirm-within says nothing.
     #[arg(long, env = "KUBELET_SUPERVISOR_CONFIRM_WITHIN", value_parser = settings::positive, value_name = "DURATION")]
@@ -91,10 +91,6 @@ pub(super) struct Options {
     log_format: log::Format,
     #[command(flatten)]
     kubelet: KubeletCommand,
-}
-
-fn boots(text: &str) -> Result<u32, String> {
-    whole_number(text, 1..=u32::MAX)
 }
 
 impl Options {

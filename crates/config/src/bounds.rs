@@ -92,17 +92,16 @@ pub fn broken(text: &str, width: usize, first: &str, more: &str) -> Vec<String> 
     lines
 }
 
-/// A whole number within these bounds, as the value of an option.
-///
-/// # Errors
-/// What it must be.
-pub fn whole_number(text: &str, bounds: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
+/// Reads the value of an option that is a whole number within these bounds, or says what it must be.
+pub fn whole_number(bounds: std::ops::RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
     let (least, most) = bounds.into_inner();
-    let within = |number: &u32| (least..=most).contains(number);
-    text.parse().ok().filter(within).ok_or_else(|| match most {
-        u32::MAX => format!("it must be a whole number, {least} or more"),
-        _ => format!("it must be a whole number from {least} to {most}"),
-    })
+    let within = move |number: &u32| (least..=most).contains(number);
+    move |text| {
+        text.parse().ok().filter(within).ok_or_else(|| match most {
+            u32::MAX => format!("it must be a whole number, {least} or more"),
+            _ => format!("it must be a whole number from {least} to {most}"),
+        })
+    }
 }
 
 /// The text within so many characters, its last `tail` ones among them; an ellipsis stands for what is left out.

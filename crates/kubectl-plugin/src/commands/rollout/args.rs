@@ -1,6 +1,7 @@
 //! What `rollout` is told on its command line.
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::api::write::DryRun;
@@ -46,10 +47,11 @@ pub(crate) struct BeginArgs {
 }
 
 /// Fields of `spec.rollout`.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct StrategyArgs {
     /// How many nodes go first, from as many zones as there are; default of a new pool: 1.
-    #[arg(long, value_name = "N", value_parser = canaries)]
+    #[arg(long, value_name = "N", value_parser = whole_number(0..=1000))]
     canaries: Option<u32>,
     /// Nodes that may be unavailable at once: a number, or a percentage, rounded down; default of a new pool: 10%.
     #[arg(long, value_name = "N|P%", value_parser = count_or_share)]
@@ -65,14 +67,16 @@ pub(crate) struct StrategyArgs {
     #[arg(long, value_enum)]
     on_failure: Option<OnFailure>,
     /// How many nodes must fail before no other gets it; default of a new pool: 1.
-    #[arg(long, value_name = "N", value_parser = failures)]
+    #[arg(long, value_name = "N", value_parser = whole_number(1..=1000))]
     max_failures: Option<u32>,
     /// After this time a node that has not finished counts as failed, 1m to 24h; default of a new pool: 1h.
-    #[arg(long, value_name = "DURATION", value_parser = node_timeout)]
+    #[arg(long, value_name = "DURATION", value_parser = seconds(60, "from 1m to 24h"))]
+    #[serde(rename = "nodeTimeoutSeconds")]
     node_timeout: Option<u64>,
     /// The shortest trial on these nodes (kubelet-supervisor run --trial-duration), 1s to 24h: who says sooner that it has
     /// passed is not believed; default of a new pool: 10m.
-    #[arg(long, value_name = "DURATION", value_parser = min_trial)]
+    #[arg(long, value_name = "DURATION", value_parser = seconds(1, "from 1s to 24h"))]
+    #[serde(rename = "minTrialSeconds")]
     min_trial: Option<u64>,
     /// Pause after the canaries, until `rollout resume`.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
@@ -85,28 +89,9 @@ pub(crate) struct StrategyArgs {
 impl StrategyArgs {
     /// The fields that were given.
     pub(crate) fn fields(&self) -> Map<String, Value> {
-        let fields = [
-            ("canaries", self.canaries.map(Value::from)),
-            ("maxUnavailable", self.max_unavailable.clone()),
-            ("proof", self.proof.map(|it| json!(it))),
-            ("zoneKey", self.zone_key.clone().map(Value::from)),
-            ("onFailure", self.on_failure.map(|it| json!(it))),
-            ("maxFailures", self.max_failures.map(Value::from)),
-            ("nodeTimeoutSeconds", self.node_timeout.map(Value::from)),
-            ("minTrialSeconds", self.min_trial.map(Value::from)),
-            ("pauseAfterCanaries", self.pause_after_canaries.map(Value::from)),
-            ("drain", self.drain.map(|it| json!(it))),
-        ];
-        fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
+        let fields = json!(self).as_object().cloned().unwrap_or_default();
+        fields.into_iter().filter(|(_, value)| !value.is_null()).collect()
     }
-}
-
-fn canaries(text: &str) -> Result<u32, String> {
-    whole_number(text, 0..=1000)
-}
-
-fn failures(text: &str) -> Result<u32, String> {
-    whole_number(text, 1..=1000)
 }
 
 fn count_or_share(text: &str) -> Result<Value, String> {
@@ -116,17 +101,12 @@ fn count_or_share(text: &str) -> Result<Value, String> {
     Ok(value)
 }
 
-fn node_timeout(text: &str) -> Result<u64, String> {
-    seconds(text, 60, "from 1m to 24h")
-}
-
-fn min_trial(text: &str) -> Result<u64, String> {
-    seconds(text, 1, "from 1s to 24h")
-}
-
-fn seconds(text: &str, least: u64, range: &str) -> Result<u64, String> {
-    let seconds = text.parse::<GoDuration>()?.0.as_secs();
-    if (least..=86_400).contains(&seconds) { Ok(seconds) } else { Err(format!("it must be {range}")) }
+/// Reads a duration of so many seconds at least, and a day at most.
+fn seconds(least: u64, range: &'static str) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| {
+        let seconds = text.parse::<GoDuration>()?.0.as_secs();
+        if (least..=86_400).contains(&seconds) { Ok(seconds) } else { Err(format!("it must be {range}")) }
+    }
 }
 
 #[derive(Debug, Subcommand)]
