@@ -5,7 +5,7 @@ use kube::api::{Patch, PatchParams};
 use kube::core::request::Request as Path;
 use serde_json::Value;
 
-use super::client::{ApiError, Client, RequestResult, segment};
+use super::client::{ApiError, Client, segment};
 use super::nodes::NODES;
 use crate::failure::Failure;
 use crate::fleet::assign::{self, Step, WrittenAssignment};
@@ -114,7 +114,6 @@ impl AssignmentWriter {
         target: &mut impl Target,
         patches: u32,
     ) -> Result<(), WriteError> {
-        let what = format!("patch node {node}");
         for _ in 0..patches {
             let Some((now, version)) = target.current() else { return Ok(()) };
             let mut patch = match assign::next_step(&now, &version, map, self.only, self.keeps_source) {
@@ -129,7 +128,7 @@ impl AssignmentWriter {
                 target.planned(&patch);
                 return Ok(());
             }
-            match client.request(&what, patch_node(node, &patch, self.dry_run == DryRun::Server)).await {
+            match patch_node(client, node, &patch, self.dry_run == DryRun::Server).await {
                 Ok(answer) => {
                     let kept = assign::source_kept(&patch, &target.answered(&answer, self.dry_run));
                     self.keeps_source = kept.or(self.keeps_source);
@@ -157,10 +156,13 @@ impl AssignmentWriter {
 }
 
 /// A merge patch of a Node.
-pub(crate) fn patch_node(name: &str, patch: &Value, dry_run: bool) -> RequestResult {
+///
+/// # Errors
+/// As the API server has them.
+pub(crate) async fn patch_node(client: &Client, name: &str, patch: &Value, dry_run: bool) -> Result<Value, ApiError> {
     let params = PatchParams { dry_run, field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-    let name = segment(name, "node")?;
-    Path::new(NODES).patch(name, &params, &Patch::Merge(patch))
+    let request = segment(name, "node").and_then(|name| Path::new(NODES).patch(name, &params, &Patch::Merge(patch)));
+    client.request(&format!("patch node {name}"), request).await
 }
 
 /// Why a ConfigMap cannot be assigned.

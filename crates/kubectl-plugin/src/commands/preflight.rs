@@ -284,7 +284,7 @@ impl Survey {
         let patch = json!({"metadata": {"annotations": annotations}});
         let client = self.client.clone();
         async move {
-            let answer = client.request(&format!("patch node {name}"), patch_node(&name, &patch, false)).await;
+            let answer = patch_node(&client, &name, &patch, false).await;
             (name, answer)
         }
         .boxed()

@@ -197,17 +197,16 @@ impl Writer {
     ) -> Result<(), Failure> {
         let patch = serde_json::json!({"metadata": {"annotations": {annotation: value}}});
         let dry_run = self.assignments.dry_run;
-        if dry_run != DryRun::Client {
-            let request = patch_node(node, &patch, dry_run == DryRun::Server);
-            if let Err(error) = self.client.request(&format!("patch node {node}"), request).await {
-                let why = if error.is_conflict() || error.refuses_source() {
-                    format!("the API server refuses the annotation {annotation}")
-                } else {
-                    Failure::from(error).message
-                };
-                self.failed(&format!("node/{node}: {why}"));
-                return Ok(());
-            }
+        if dry_run != DryRun::Client
+            && let Err(error) = patch_node(&self.client, node, &patch, dry_run == DryRun::Server).await
+        {
+            let why = if error.is_conflict() || error.refuses_source() {
+                format!("the API server refuses the annotation {annotation}")
+            } else {
+                Failure::from(error).message
+            };
+            self.failed(&format!("node/{node}: {why}"));
+            return Ok(());
         }
         let line = plain(&format!("node/{node} {done}: {annotation}={value}"));
         output::write_stdout(&format!("{line}{}\n", dry_run.suffix()))

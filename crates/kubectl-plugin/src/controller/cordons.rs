@@ -31,7 +31,7 @@ pub(super) async fn write_cordon(
     let version = store.read(|nodes| nodes.get(node).map(|node| node.resource_version.clone()));
     let Some(version) = version.filter(|_| guard.is_leader()) else { return Ok(true) };
     let patch = Cordon::patch(pool, &version);
-    match client.request(&format!("patch node {node}"), patch_node(node, &patch, false)).await {
+    match patch_node(client, node, &patch, false).await {
         Ok(answer) => {
             store.observe(&answer);
             Ok(true)

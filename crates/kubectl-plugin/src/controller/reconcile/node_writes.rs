@@ -83,7 +83,7 @@ impl Reconciler {
         let node = nodes::get(&self.client, name).await?;
         let taint = pool.spec.startup_taint.as_deref().unwrap_or_default();
         if let Some(patch) = without_taint(&node, taint).filter(|_| self.guard.is_leader()) {
-            let answer = self.client.request(&format!("patch node {name}"), patch_node(name, &patch, false)).await?;
+            let answer = patch_node(&self.client, name, &patch, false).await?;
             self.nodes.observe(&answer);
         }
         Ok(())
@@ -98,7 +98,7 @@ impl Reconciler {
                 break;
             }
             let patch = json!({"metadata": {"annotations": {REQUEST_ANNOTATION: request(to)}}});
-            match self.client.request(&format!("patch node {node}"), patch_node(node, &patch, false)).await {
+            match patch_node(&self.client, node, &patch, false).await {
                 Ok(answer) => self.nodes.observe(&answer),
                 // It is gone, and the watch says so.
                 Err(error) if error.code() == 404 => {}
