@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
@@ -148,12 +149,8 @@ impl KubeletProcess {
         kubelet
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn advance(&self) {
-        let (status, mut seen) = (self.link.status(), self.seen());
+        let (status, mut seen) = (self.link.status(), self.seen.lock());
         let Next { inputs, requests, started } = seen.follower.advance(&status);
         if let Some(kubelet) = started {
             seen.output = output(kubelet.output);
@@ -167,7 +164,7 @@ impl KubeletProcess {
     }
 
     fn ask(&self, request: impl FnOnce(u64) -> Request) {
-        if let Some(run) = self.seen().follower.run() {
+        if let Some(run) = self.seen.lock().follower.run() {
             self.link.send(&request(run));
         }
     }
@@ -187,7 +184,7 @@ impl ports::Kubelet for KubeletProcess {
         if let Some(standby) = &self.standby {
             standby.leave(&args);
         }
-        self.seen().follower.want(self.link.ticket(), args);
+        self.seen.lock().follower.want(self.link.ticket(), args);
         self.advance();
         Vec::new()
     }
@@ -201,7 +198,7 @@ impl ports::Kubelet for KubeletProcess {
     }
 
     fn log_tail(&self) -> Vec<String> {
-        let text = self.seen().output.as_ref().map(stderr_relay::read).and_then(Result::ok).unwrap_or_default();
+        let text = self.seen.lock().output.as_ref().map(stderr_relay::read).and_then(Result::ok).unwrap_or_default();
         String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
     }
 }

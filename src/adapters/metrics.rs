@@ -1,9 +1,10 @@
 //! Metrics: native's four, and our own.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter as PlainCounter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
@@ -206,7 +207,7 @@ impl Metrics {
     /// The time since the last call belongs to what was seen then; what is seen now, if anything, goes for the time from now on.
     /// Time that the machine sleeps is not counted.
     fn count_unhealthy(&self, healthy: Option<bool>, now: Instant) {
-        let Ok(mut since) = self.unhealthy_since.lock() else { return };
+        let mut since = self.unhealthy_since.lock();
         let unhealthy = healthy.map_or(since.is_some(), |healthy| !healthy);
         if let Some(since) = *since {
             self.unhealthy.inc_by(now.saturating_duration_since(since).as_secs_f64());
@@ -256,7 +257,7 @@ impl Metrics {
     #[must_use]
     pub fn open_metrics(&self) -> String {
         self.count_unhealthy(None, Instant::now());
-        self.registry.lock().map(|registry| exposition::text::open_metrics(&registry)).unwrap_or_default()
+        exposition::text::open_metrics(&self.registry.lock())
     }
 }
 

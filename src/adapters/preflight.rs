@@ -4,11 +4,12 @@ use std::future::Future;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
@@ -169,9 +170,7 @@ impl ports::Preflight for KubeletPreflight {
         let stands_by = self.standby.is_some();
         tokio::spawn(async move {
             let found = version(&judge.command.program, &judge.command.args).await;
-            if let Ok(mut known) = known.lock() {
-                known.clone_from(&found);
-            }
+            known.lock().clone_from(&found);
             let _ = inputs.send(found.map_or(Input::Tick, Input::KubeletVersion));
             // Asked again when it matters. Either run makes the throw-away certificates, which takes a kubelet 0.4 s, before the
             // first change does.

@@ -1,9 +1,10 @@
 //! The only place that names concrete adapters and hands them to the loop.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::exec::Executor;
@@ -93,7 +94,7 @@ impl ports::Notifier for NodeNotifier {
     fn publish(&mut self, state: &State) {
         let summary = node_status::summary(state);
         self.metrics.observe(state);
-        let version = self.version.lock().ok().and_then(|version| version.clone());
+        let version = self.version.lock().clone();
         if let Ok(mut page) = self.endpoints.page.write() {
             page.ready = state.is_ready();
             page.status = node_status::status_document(state, version.as_deref());

@@ -1,9 +1,10 @@
 //! Where operators' commands wait for their answers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::machine::Input;
@@ -62,7 +63,7 @@ impl CommandQueue {
     pub(crate) async fn submit(&self, command: Command) -> Outcome {
         let (sender, answer) = oneshot::channel();
         let ticket = {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = self.waiting.lock();
             if waiting.by_ticket.len() >= PENDING_LIMIT {
                 return Outcome::Busy("too many commands are waiting for their answers; try again");
             }
@@ -93,6 +94,6 @@ impl CommandQueue {
     }
 
     fn take(&self, ticket: u64) -> Option<oneshot::Sender<Result<String, String>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).by_ticket.remove(&ticket)
+        self.waiting.lock().by_ticket.remove(&ticket)
     }
 }

@@ -4,8 +4,8 @@
 //! the kubeconfig's fields.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
 use hyper::{Request, Response, StatusCode, header};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tower::{BoxError, Layer, Service};
@@ -68,13 +69,11 @@ impl ClientSignals {
 
     /// The API server has asked for no more requests until then.
     pub(crate) fn held_until(&self) -> Option<Instant> {
-        self.held_until.lock().ok().and_then(|until| *until).filter(|until| *until > Instant::now())
+        self.held_until.lock().filter(|until| *until > Instant::now())
     }
 
     fn hold(&self, pause: Duration) {
-        if let Ok(mut until) = self.held_until.lock() {
-            *until = Some(Instant::now() + pause);
-        }
+        *self.held_until.lock() = Some(Instant::now() + pause);
     }
 
     /// True once the API server has answered 401.

@@ -8,9 +8,10 @@ use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::process::Child;
 
 use super::{MonitorLink, args_of, output};
@@ -55,13 +56,13 @@ impl StandbyKubelet {
 
     /// A standby is to be kept for this question; an earlier one is ended.
     pub(crate) fn expect(&self, ticket: u64) {
-        *self.slot() = Slot { expected: Some(ticket), standby: None };
+        *self.slot.lock() = Slot { expected: Some(ticket), standby: None };
         self.link.send(&Request::Unpark);
     }
 
     /// Ends the standby, and the one that is on its way.
     pub(crate) fn discard(&self) {
-        *self.slot() = Slot::default();
+        *self.slot.lock() = Slot::default();
         self.link.send(&Request::Unpark);
     }
 
@@ -83,7 +84,7 @@ impl StandbyKubelet {
         });
         match found {
             Ok(text) => {
-                let mut slot = self.slot();
+                let mut slot = self.slot.lock();
                 if slot.expected == Some(ticket) {
                     slot.standby = Some((args, binary));
                 }
@@ -116,7 +117,7 @@ impl StandbyKubelet {
 
     /// A kubelet with these arguments is about to be started: the standby stays if it is for them, and of this very binary.
     pub(super) fn leave(&self, args: &[String]) {
-        let standby = std::mem::take(&mut *self.slot()).standby;
+        let standby = std::mem::take(&mut *self.slot.lock()).standby;
         let fits = |(of, binary): &(Vec<String>, Option<FileId>)| {
             of == args && binary.is_some() && *binary == FileId::of(&self.program)
         };
@@ -124,10 +125,6 @@ impl StandbyKubelet {
             tracing::info!("the standby kubelet is not the one to be started: it is ended");
             self.link.send(&Request::Unpark);
         }
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

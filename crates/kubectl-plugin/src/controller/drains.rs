@@ -1,7 +1,7 @@
 //! Pods of Nodes that are drained: followed by a watch of each Node's own, and evicted one by one.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::Stream;
@@ -9,6 +9,7 @@ use hyper::Request;
 use k8s_openapi::api::core::v1 as api;
 use kube::api::PostParams;
 use kube::core::request::Request as Path;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, OnceCell};
 use tokio::task::JoinHandle;
@@ -69,7 +70,7 @@ impl Drop for OneDrain {
 
 impl Drop for Drains {
     fn drop(&mut self) {
-        self.0.lock().clear();
+        self.0.drains.lock().clear();
     }
 }
 
@@ -99,7 +100,7 @@ impl Drains {
 
     /// How far each is. Once a Node is cordoned its Pods are listed anew; until then nothing is known of them.
     pub(super) fn states(&self, nodes: &BTreeMap<String, PoolNode>) -> BTreeMap<String, NodeDrain> {
-        let mut drains = self.0.lock();
+        let mut drains = self.0.drains.lock();
         drains.retain(|name, drain| {
             let Some(node) = nodes.get(name) else { return false };
             drain.gave_up.is_some() || !drain.pods.is_outdated(node.cordon(&drain.pool).holds())
@@ -120,7 +121,7 @@ impl Drains {
         // Whoever has both locks took that of the Nodes first.
         let holds = |name: &String| self.0.nodes.cordon_holds(name, pool);
         let wanted: Vec<_> = decision.follow.iter().map(|(name, evicts)| (name, *evicts, holds(name))).collect();
-        let mut drains = self.0.lock();
+        let mut drains = self.0.drains.lock();
         drains.retain(|name, drain| {
             let is_wanted = decision.follow.contains_key(name) || drain.gave_up.is_some();
             let is_known = decision.give_up.contains_key(name) || is_wanted;
@@ -144,7 +145,7 @@ impl Drains {
 
     /// Forgets those of pools that are no more.
     pub(super) fn retain_pools(&self, is_there: impl Fn(&str) -> bool) {
-        self.0.lock().retain(|_, drain| is_there(&drain.pool));
+        self.0.drains.lock().retain(|_, drain| is_there(&drain.pool));
     }
 }
 
@@ -157,10 +158,6 @@ enum Next {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, OneDrain>> {
-        self.drains.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn begin(self: &Arc<Self>, name: &str, pool: &str, mode: DrainMode, cordoned: bool) -> OneDrain {
         let wake = Arc::new(Notify::new());
         let task = tokio::spawn(Arc::clone(self).run(name.to_owned(), Arc::clone(&wake)));
@@ -173,13 +170,13 @@ impl Shared {
     async fn run(self: Arc<Self>, name: String, wake: Arc<Notify>) {
         let why = self.drain(&name, &wake).await;
         let mut lasted = Duration::ZERO;
-        if let Some(drain) = self.lock().get_mut(&name) {
+        if let Some(drain) = self.drains.lock().get_mut(&name) {
             lasted = drain.lasts();
             drain.gave_up = drain.gave_up.take().or(why);
         }
         self.changed.notify_one();
         tokio::time::sleep(TRY_AGAIN.max(lasted)).await;
-        drop(self.lock().remove(&name));
+        drop(self.drains.lock().remove(&name));
         self.changed.notify_one();
     }
 
@@ -211,10 +208,10 @@ impl Shared {
 
     /// Evicts only while the Node has the cordon after which its Pods were listed, and we are the leader.
     fn next(&self, name: &str) -> Next {
-        let Some(pool) = self.lock().get(name).map(|drain| drain.pool.clone()) else { return Next::GiveUp };
+        let Some(pool) = self.drains.lock().get(name).map(|drain| drain.pool.clone()) else { return Next::GiveUp };
         let holds = self.nodes.cordon_holds(name, &pool);
         let now = self.began.elapsed();
-        let mut drains = self.lock();
+        let mut drains = self.drains.lock();
         let Some(drain) = drains.get_mut(name).filter(|drain| drain.gave_up.is_none()) else { return Next::GiveUp };
         if drain.pods.is_outdated(holds) || !holds || !drain.evicts || !self.guard.is_leader() {
             return Next::Wait(None);
@@ -227,7 +224,7 @@ impl Shared {
     }
 
     fn observe(&self, name: &str, event: Event) {
-        let mut drains = self.lock();
+        let mut drains = self.drains.lock();
         let Some(OneDrain { pods, .. }) = drains.get_mut(name) else { return };
         match event {
             Event::Init => pods.begin(),
@@ -240,7 +237,7 @@ impl Shared {
 
     /// What is decided by it may be new. When the next Pod is due is of interest here alone.
     fn tell(&self, name: &str) {
-        let mut drains = self.lock();
+        let mut drains = self.drains.lock();
         let Some(drain) = drains.get_mut(name) else { return };
         let mut state = drain.pods.state(self.began.elapsed());
         if let Drain::Going { next, .. } = &mut state {
@@ -265,7 +262,7 @@ impl Shared {
             Err(error) => Err(error),
         };
         let now = self.began.elapsed();
-        let mut drains = self.lock();
+        let mut drains = self.drains.lock();
         let Some(OneDrain { pods, .. }) = drains.get_mut(name) else { return Ok(()) };
         match result {
             Ok(()) => pods.granted(pod, now),

@@ -1,10 +1,11 @@
 //! Leader election: one replica reconciles.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::api::PostParams;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -28,17 +29,16 @@ pub(super) struct LeadershipGuard {
 impl LeadershipGuard {
     /// The Lease was renewed a short time ago.
     pub(super) fn is_leader(&self) -> bool {
-        let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
-        until.is_some_and(|until| Instant::now() < until)
+        self.until.lock().is_some_and(|until| Instant::now() < until)
     }
 
     fn set(&self, until: Option<Instant>) {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        *self.until.lock() = until;
     }
 
     /// Whether the API server has said something of the Lease since then, whoever holds it.
     pub(super) fn answered_within(&self, time: Duration) -> bool {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|at| at.elapsed() < time)
+        self.answered.lock().is_some_and(|at| at.elapsed() < time)
     }
 }
 
@@ -158,7 +158,7 @@ impl LeaderElector {
 
     fn answered<T>(&self, answer: Result<T, ApiError>) -> Result<T, ApiError> {
         if answer.is_ok() {
-            *self.guard.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            *self.guard.answered.lock() = Some(Instant::now());
         }
         answer
     }

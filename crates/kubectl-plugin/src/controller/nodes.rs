@@ -1,12 +1,13 @@
 //! All Nodes, as they were last seen, and since when.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::Stream;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -67,7 +68,7 @@ impl NodeStore {
 
     /// Whether this Node is cordoned, for this pool or by an administrator.
     pub(super) fn cordon_holds(&self, name: &str, pool: &str) -> bool {
-        self.lock().known.get(name).is_some_and(|node| node.cordon(pool).holds())
+        self.nodes.lock().known.get(name).is_some_and(|node| node.cordon(pool).holds())
     }
 
     /// With all Nodes, as they are at this time of day, which says whose proof is too early; whatever other clocks said, none
@@ -80,7 +81,7 @@ impl NodeStore {
         read: impl FnOnce(&BTreeMap<String, PoolNode>) -> T,
     ) -> T {
         let current = current.map(revision_name);
-        let mut nodes = self.lock();
+        let mut nodes = self.nodes.lock();
         let Nodes { known, since } = &mut *nodes;
         for (name, node) in known.iter_mut() {
             let seen =
@@ -96,7 +97,7 @@ impl NodeStore {
 
     /// With all Nodes, as they are now.
     pub(super) fn read<T>(&self, read: impl FnOnce(&BTreeMap<String, PoolNode>) -> T) -> T {
-        let mut nodes = self.lock();
+        let mut nodes = self.nodes.lock();
         let Nodes { known, since } = &mut *nodes;
         let now = Instant::now();
         for (name, node) in known.iter_mut() {
@@ -113,7 +114,7 @@ impl NodeStore {
     /// A Node as it is now, or was: an older one than the one that is known is passed over.
     pub(super) fn observe(&self, node: &Value) {
         let node = PoolNode::from_node(node, &self.namespace);
-        let mut nodes = self.lock();
+        let mut nodes = self.nodes.lock();
         let former = nodes.known.get(&node.name);
         if former.is_some_and(|former| older(&node.resource_version, &former.resource_version)) {
             return;
@@ -143,14 +144,14 @@ impl NodeStore {
 
     /// It could not be asked for its preflight: it is waited for no longer than one that does not answer.
     pub(super) fn could_not_ask(&self, name: &str) {
-        if let Some(since) = self.lock().since.get_mut(name) {
+        if let Some(since) = self.nodes.lock().since.get_mut(name) {
             since.unasked.get_or_insert_with(Instant::now);
         }
     }
 
     /// Nodes that are assigned such a version are on their way to it since now.
     pub(super) fn restart_updates(&self, is_tried_again: impl Fn(&ConfigMapRef) -> bool) {
-        let mut nodes = self.lock();
+        let mut nodes = self.nodes.lock();
         let Nodes { known, since } = &mut *nodes;
         for node in known.values().filter(|node| node.desired.as_ref().is_some_and(&is_tried_again)) {
             if let Some(updating) = since.get_mut(&node.name).and_then(|since| since.updating.as_mut()) {
@@ -160,17 +161,13 @@ impl NodeStore {
     }
 
     fn forget(&self, gone: impl Fn(&str) -> bool) {
-        let mut nodes = self.lock();
+        let mut nodes = self.nodes.lock();
         let before = nodes.known.len();
         nodes.known.retain(|name, _| !gone(name));
         nodes.since.retain(|name, _| !gone(name));
         if nodes.known.len() != before {
             self.changed.notify_one();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Nodes> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,9 @@
 //! A revision with expressions, and the ConfigMaps that are made of it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::expressions::Inputs;
@@ -118,7 +119,7 @@ impl TemplateRevision {
             return None;
         }
         let inputs = self.inputs(node);
-        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut results = self.results.lock();
         if results.len() > MAX_REMEMBERED {
             results.clear();
         }
