@@ -16,10 +16,12 @@ use futures_util::StreamExt as _;
 use kube::Api;
 use kube::runtime::controller::{Config, Controller, Error};
 use kube::runtime::{WatchStreamExt as _, watcher};
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
 use crate::Failure;
 use crate::api::client::Client;
+use crate::clock::Clock;
 use crate::fleet::pool::types::KubeletConfigPool;
 use crate::output;
 pub use crd::crd;
@@ -27,7 +29,7 @@ use drains::Drains;
 use leader_elector::{LeaderElector, LeadershipGuard};
 use metrics::Metrics;
 use nodes::NodeStore;
-use reconcile::Reconciler;
+use reconcile::{Memory, Reconciler};
 
 /// Acts whenever it holds the Lease, until `stop`. `listener`: where it shows how it is.
 ///
@@ -88,8 +90,15 @@ async fn reconcile_all(client: &Client, guard: LeadershipGuard, metrics: &Metric
     metrics.follow(Some(controller.store()));
     let pools = controller.store();
     let orphaned = cordons::end_orphaned(client, &store, &pools, &guard);
-    let reconciler = Reconciler::new(client.clone(), store.clone(), pools.clone(), guard.clone(), drains);
-    let reconciler = Arc::new(reconciler);
+    let reconciler = Arc::new(Reconciler {
+        client: client.clone(),
+        nodes: store.clone(),
+        pools: pools.clone(),
+        guard: guard.clone(),
+        drains,
+        clock: Clock::new(),
+        memory: Mutex::new(Memory::default()),
+    });
     let mut told = String::new();
     let results = controller.run(reconcile::reconcile, reconcile::on_error, reconciler).for_each(|result| {
         match &result {

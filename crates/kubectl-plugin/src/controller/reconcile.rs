@@ -5,13 +5,14 @@ mod node_writes;
 mod renderings;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource as _, ResourceExt as _};
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -58,26 +59,37 @@ struct Collection {
 
 /// What a reconciliation needs.
 pub(super) struct Reconciler {
-    client: Client,
-    nodes: NodeStore,
-    pools: Store<KubeletConfigPool>,
-    guard: LeadershipGuard,
-    drains: Drains,
-    clock: Clock,
-    /// By uid of a pool: as it was answered, until the watch has it too, and when.
-    written: Mutex<HashMap<String, (KubeletConfigPool, Instant)>>,
+    pub(super) client: Client,
+    pub(super) nodes: NodeStore,
+    pub(super) pools: Store<KubeletConfigPool>,
+    pub(super) guard: LeadershipGuard,
+    pub(super) drains: Drains,
+    pub(super) clock: Clock,
+    pub(super) memory: Mutex<Memory>,
+}
+
+/// What earlier reconciliations saw and did.
+#[derive(Default)]
+pub(super) struct Memory {
     /// By uid of a pool.
-    revisions: Mutex<HashMap<String, SeenRevision>>,
-    /// By uid of a pool: what its status names as current.
-    current: Mutex<HashMap<String, Arc<StoredRevision>>>,
+    pools: HashMap<String, PoolMemory>,
     /// ConfigMaps of single results, and when they were there.
-    rendered: Mutex<HashMap<String, Instant>>,
-    collection: Mutex<Collection>,
-    keeps_source: Mutex<Option<bool>>,
+    rendered: HashMap<String, Instant>,
+    collection: Collection,
+    keeps_source: Option<bool>,
     /// Control-plane Nodes with a static pod that was not Ready, and which.
-    static_pods: Mutex<BTreeMap<String, String>>,
-    /// By uid of a pool: its bad revisions, as they were last.
-    bad: Mutex<HashMap<String, BTreeSet<String>>>,
+    static_pods: BTreeMap<String, String>,
+}
+
+#[derive(Default)]
+struct PoolMemory {
+    /// As it was answered, until the watch has it too, and when.
+    written: Option<(KubeletConfigPool, Instant)>,
+    revision: Option<SeenRevision>,
+    /// What its status names as current.
+    current: Option<Arc<StoredRevision>>,
+    /// Its bad revisions, as they were last.
+    bad: BTreeSet<String>,
 }
 
 /// A generation's revision, which was there then.
@@ -99,34 +111,10 @@ pub(super) fn on_error(_: Arc<KubeletConfigPool>, _: &Failure, _: Arc<Reconciler
     Action::requeue(REQUEUE_AFTER)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Reconciler {
-    pub(super) fn new(
-        client: Client,
-        nodes: NodeStore,
-        pools: Store<KubeletConfigPool>,
-        guard: LeadershipGuard,
-        drains: Drains,
-    ) -> Self {
-        Self {
-            client,
-            nodes,
-            pools,
-            guard,
-            drains,
-            clock: Clock::new(),
-            written: Mutex::default(),
-            revisions: Mutex::default(),
-            current: Mutex::default(),
-            rendered: Mutex::default(),
-            collection: Mutex::default(),
-            keeps_source: Mutex::default(),
-            static_pods: Mutex::default(),
-            bad: Mutex::default(),
-        }
+    fn memory_of(&self, pool: &KubeletConfigPool) -> MappedMutexGuard<'_, PoolMemory> {
+        let uid = pool.uid().unwrap_or_default();
+        MutexGuard::map(self.memory.lock(), |memory| memory.pools.entry(uid).or_default())
     }
 
     /// Decides anew before each write of a Node: what changed meanwhile, of the pool or of any Node, counts.
@@ -212,17 +200,14 @@ impl Reconciler {
         let pools = self.pools.state();
         self.drains.retain_pools(|name| pools.iter().any(|pool| pool.name_any() == name));
         let uids: BTreeSet<String> = pools.iter().filter_map(|pool| pool.uid()).collect();
-        lock(&self.written).retain(|uid, _| uids.contains(uid));
-        lock(&self.revisions).retain(|uid, _| uids.contains(uid));
-        lock(&self.current).retain(|uid, _| uids.contains(uid));
-        lock(&self.bad).retain(|uid, _| uids.contains(uid));
+        self.memory.lock().pools.retain(|uid, _| uids.contains(uid));
     }
 
     /// A revision that is bad no more is tried again: its Nodes have all their time again, or they would fail at once.
     fn begin_retries(&self, pool: &KubeletConfigPool) {
         let bad = pool.status.iter().flat_map(|status| &status.bad_revisions).map(|bad| bad.revision.clone());
         let bad: BTreeSet<String> = bad.collect();
-        let former = lock(&self.bad).insert(pool.uid().unwrap_or_default(), bad.clone()).unwrap_or_default();
+        let former = std::mem::replace(&mut self.memory_of(pool).bad, bad.clone());
         for revision in former.difference(&bad) {
             self.nodes.restart_updates(|assigned| is_of_revision(assigned, revision, &self.client.namespace));
         }
@@ -240,7 +225,7 @@ impl Reconciler {
             self.pools.state().iter().map(|pool| (pool.name_any(), pool.spec.clone())).collect();
         let unseen = KubeletConfigPoolStatus { observed_generation: -1, ..KubeletConfigPoolStatus::default() };
         let name = pool.name_any();
-        let static_pods = lock(&self.static_pods).clone();
+        let static_pods = self.memory.lock().static_pods.clone();
         let now = self.clock.now();
         let min_trial = Duration::from_secs(pool.spec.rollout.min_trial_seconds.into());
         self.nodes.read_at(now, min_trial, current.map(StoredRevision::reference), |nodes| {
@@ -280,7 +265,7 @@ impl Reconciler {
         let watched = self.pools.get(&ObjectRef::from_obj(seen)).filter(|pool| pool.uid() == seen.uid())?;
         let pool = (*watched).clone();
         let version = |pool: &KubeletConfigPool| pool.resource_version().unwrap_or_default();
-        match lock(&self.written).get(&pool.uid().unwrap_or_default()) {
+        match &self.memory_of(&pool).written {
             Some((ours, _)) if older(&version(&pool), &version(ours)) => Some(ours.clone()),
             _ => Some(pool),
         }
@@ -288,8 +273,8 @@ impl Reconciler {
 
     /// The revision that the spec describes: one that the controller makes is there then.
     async fn ensure_revision(&self, pool: &KubeletConfigPool) -> Result<UpdateRevision, Failure> {
-        let (uid, generation) = (pool.uid().unwrap_or_default(), pool.metadata.generation.unwrap_or_default());
-        let known = lock(&self.revisions).get(&uid).filter(|seen| seen.generation == generation).cloned();
+        let generation = pool.metadata.generation.unwrap_or_default();
+        let known = self.memory_of(pool).revision.clone().filter(|seen| seen.generation == generation);
         if let Some(seen) = &known
             && seen.at.elapsed() < REVISION_KNOWN
         {
@@ -315,7 +300,7 @@ impl Reconciler {
                 // With what it has evaluated.
                 let revision = known.map_or_else(|| Arc::new(revision.into()), |seen| seen.revision);
                 let seen = SeenRevision { generation, at: Instant::now(), revision: Arc::clone(&revision) };
-                lock(&self.revisions).insert(uid, seen);
+                self.memory_of(pool).revision = Some(seen);
                 Ok(revision)
             }
             Err(why) => Err(RevisionFault::invalid(why)),
@@ -324,9 +309,8 @@ impl Reconciler {
 
     /// For how long this status may wait: nothing but counts is new, and some were written a moment ago.
     fn counts_wait(&self, pool: &KubeletConfigPool, status: &KubeletConfigPoolStatus) -> Option<Duration> {
-        let written = lock(&self.written);
-        let (_, at) = written.get(&pool.uid().unwrap_or_default())?;
-        let wait = COUNTS_EVERY.checked_sub(at.elapsed()).filter(|wait| !wait.is_zero())?;
+        let since = self.memory_of(pool).written.as_ref().map(|(_, at)| at.elapsed())?;
+        let wait = COUNTS_EVERY.checked_sub(since).filter(|wait| !wait.is_zero())?;
         pool.status.as_ref().is_some_and(|before| report::differs_in_counts_only(before, status)).then_some(wait)
     }
 
@@ -345,7 +329,7 @@ impl Reconciler {
         let written = tokio::time::timeout(self.client.answer, answer).await;
         let written = written.map_err(|_| ApiError::no_answer(&what))?;
         let written = written.map_err(|error| ApiError::from_kube(&what, error))?;
-        lock(&self.written).insert(pool.uid().unwrap_or_default(), (written, Instant::now()));
+        self.memory_of(pool).written = Some((written, Instant::now()));
         events::tell(&self.client, MANAGER, pool, status).await;
         Ok(())
     }

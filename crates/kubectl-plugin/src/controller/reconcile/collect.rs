@@ -4,7 +4,7 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::core::request::Request as Path;
 use tokio::time::Instant;
 
-use super::{COLLECT_EVERY, Reconciler, lock};
+use super::{COLLECT_EVERY, Reconciler};
 use crate::api::client::ApiError;
 use crate::api::list::{Selector, list};
 use crate::fleet::pool::collect::{UnusedRevision, UsedRevisions};
@@ -17,7 +17,7 @@ const DELETED_AT_ONCE: usize = 10;
 impl Reconciler {
     /// Nothing depends on it: what fails is said, and tried again an hour later. That there is no right to it is said once.
     pub(super) async fn collect(&self) {
-        let mut collection = std::mem::take(&mut *lock(&self.collection));
+        let mut collection = std::mem::take(&mut self.memory.lock().collection);
         if collection.at.is_none_or(|at| at.elapsed() >= COLLECT_EVERY) {
             collection.at = Some(Instant::now());
             if let Err(error) = self.delete_unused().await {
@@ -33,7 +33,7 @@ impl Reconciler {
                 collection.is_refused |= is_refusal;
             }
         }
-        *lock(&self.collection) = collection;
+        self.memory.lock().collection = collection;
     }
 
     async fn delete_unused(&self) -> Result<(), ApiError> {
@@ -69,9 +69,12 @@ impl Reconciler {
             used.by_pool(&pool.spec, pool.status.as_ref());
         }
         self.nodes.read(|nodes| nodes.values().for_each(|node| used.by_node(node)));
-        lock(&self.revisions).values().for_each(|seen| used.keep(&seen.revision.reference().name));
-        lock(&self.current).values().for_each(|revision| used.keep(&revision.reference().name));
-        lock(&self.rendered).keys().for_each(|name| used.keep(name));
+        let memory = self.memory.lock();
+        for pool in memory.pools.values() {
+            let revisions = pool.revision.iter().map(|seen| &seen.revision).chain(&pool.current);
+            revisions.for_each(|revision| used.keep(&revision.reference().name));
+        }
+        memory.rendered.keys().for_each(|name| used.keep(name));
         used
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{ASKED_AT_ONCE, PATCHES, Reconciler, lock};
+use super::{ASKED_AT_ONCE, PATCHES, Reconciler};
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::nodes;
@@ -49,7 +49,7 @@ impl Reconciler {
             nodes.read(|nodes| nodes.get(name).map(|node| (node.written.clone(), node.resource_version.clone())))
         };
         let Some(now) = now(&self.nodes) else { return Ok(true) };
-        let keeps_source = *lock(&self.keeps_source);
+        let keeps_source = self.memory.lock().keeps_source;
         let mut writer = AssignmentWriter {
             keeps_source,
             unproven_until: Some(unproven_until),
@@ -57,7 +57,7 @@ impl Reconciler {
         };
         let mut node = PoolWriteTarget { reconciler: self, name, now: Some(now) };
         let result = writer.write(&self.client, name, to, &mut node, PATCHES).await;
-        *lock(&self.keeps_source) = writer.keeps_source;
+        self.memory.lock().keeps_source = writer.keeps_source;
         result.map_err(|error| error.into_failure(name))?;
         Ok(self.nodes.read(|nodes| nodes.get(name).is_none_or(|node| node.desired.as_ref() == to)))
     }
@@ -117,13 +117,13 @@ impl Reconciler {
         if !self.nodes.read(|nodes| nodes.get(node).is_some_and(PoolNode::is_control_plane)) {
             return true;
         }
-        self.observe_static_pods().await && lock(&self.static_pods).keys().all(|other| other == node)
+        self.observe_static_pods().await && self.memory.lock().static_pods.keys().all(|other| other == node)
     }
 
     /// One of them was away when it was last looked, and this pool has control-plane Nodes.
     pub(super) fn waits_for_static_pods(&self, pool: &KubeletConfigPool) -> bool {
         let selects = |node: &PoolNode| node.is_control_plane() && pool.spec.node_selector.selects(&node.labels);
-        !lock(&self.static_pods).is_empty() && self.nodes.read(|nodes| nodes.values().any(selects))
+        !self.memory.lock().static_pods.is_empty() && self.nodes.read(|nodes| nodes.values().any(selects))
     }
 
     /// What is seen of the static pods of all control-plane Nodes counts in what is decided next. Where that may not be looked
@@ -135,12 +135,12 @@ impl Reconciler {
         let seen = static_pods::unready(&self.client, &nodes).await;
         let is_seen = seen.as_ref().err().is_none_or(|error| error.code() == 403);
         match seen {
-            Ok(unready) => *lock(&self.static_pods) = unready,
+            Ok(unready) => self.memory.lock().static_pods = unready,
             Err(error) => {
                 let why = Failure::from(error).message;
                 crate::output::note(&format!("warning: static pods of control planes: {why}"));
                 if is_seen {
-                    lock(&self.static_pods).clear();
+                    self.memory.lock().static_pods.clear();
                 }
             }
         }

@@ -8,7 +8,7 @@ use kube::core::request::Request as Path;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{MANAGER, REVISION_KNOWN, Reconciler, UpdateRevision, lock};
+use super::{MANAGER, REVISION_KNOWN, Reconciler, UpdateRevision};
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::fleet::pool::renderings::StoredRevision;
@@ -51,13 +51,13 @@ impl Reconciler {
     pub(super) async fn ensure_rendering(&self, rendering: &RenderedRevision) -> Result<Result<(), String>, Failure> {
         let name = &rendering.reference.name;
         let is_known = |at: &Instant| at.elapsed() < REVISION_KNOWN;
-        if lock(&self.rendered).get(name).is_some_and(is_known) {
+        if self.memory.lock().rendered.get(name).is_some_and(is_known) {
             return Ok(Ok(()));
         }
         let stored = self.ensure_config_map(&rendering.reference, Some(&rendering.object)).await?;
         let checked = stored.and_then(|stored| check_rendered(&stored.unwrap_or_default(), rendering));
         if checked.is_ok() {
-            let mut rendered = lock(&self.rendered);
+            let rendered = &mut self.memory.lock().rendered;
             rendered.retain(|_, at| is_known(at));
             rendered.insert(name.clone(), Instant::now());
         }
@@ -74,8 +74,7 @@ impl Reconciler {
             return Ok(None);
         };
         let reference = parse_revision_name(named, &self.client.namespace);
-        let uid = pool.uid().unwrap_or_default();
-        let known = lock(&self.current).get(&uid).cloned();
+        let known = self.memory_of(pool).current.clone();
         let is_it = |revision: &&Arc<StoredRevision>| *revision.reference() == reference;
         let known = known.as_ref().filter(is_it);
         let was_lost = known.is_some_and(|known| matches!(**known, StoredRevision::Lost(_)));
@@ -98,7 +97,7 @@ impl Reconciler {
                 StoredRevision::Lost(reference)
             }
         });
-        lock(&self.current).insert(uid, Arc::clone(&revision));
+        self.memory_of(pool).current = Some(Arc::clone(&revision));
         Ok(Some(revision))
     }
 
