@@ -1,12 +1,12 @@
 //! `--metrics-bind-address`: what the controller does, and how the pools are, for scrapers and probes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use exposition::http::Readiness;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::Store;
-use prometheus_client::encoding::EncodeLabelSet;
+use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -17,25 +17,11 @@ use tokio::sync::Semaphore;
 use super::leader_elector::LeadershipGuard;
 use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolStatus};
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfResult {
-    result: &'static str,
-}
+/// Names and values of a metric's labels.
+type Labels<const N: usize, V = String> = [(&'static str, V); N];
 
-const SUCCESS: OfResult = OfResult { result: "success" };
-const ERROR: OfResult = OfResult { result: "error" };
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfPool {
-    pool: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfCondition {
-    pool: String,
-    condition: String,
-    reason: String,
-}
+const SUCCESS: Labels<1, &str> = [("result", "success")];
+const ERROR: Labels<1, &str> = [("result", "error")];
 
 /// A replica that hears nothing of the Lease for so long can do nothing, leader or not.
 const LEASE_UNHEARD: Duration = Duration::from_secs(30);
@@ -48,9 +34,9 @@ pub(super) struct Metrics {
     registry: Arc<Mutex<Registry>>,
     guard: LeadershipGuard,
     leader: Gauge,
-    reconciliations: Family<OfResult, Counter>,
-    nodes: [Family<OfPool, Gauge>; NODES.len()],
-    condition: Family<OfCondition, Gauge>,
+    reconciliations: Family<Labels<1, &'static str>, Counter>,
+    nodes: [Family<Labels<1>, Gauge>; NODES.len()],
+    condition: Family<Labels<3>, Gauge>,
     /// As the leader follows them: others know of none.
     pools: Arc<Mutex<Option<Store<KubeletConfigPool>>>>,
 }
@@ -73,7 +59,7 @@ const NODES: [(&str, &str, Count); 6] = [
 
 impl Metrics {
     pub(super) fn new(guard: LeadershipGuard) -> Self {
-        let (leader, reconciliations) = (Gauge::default(), Family::<OfResult, Counter>::default());
+        let (leader, reconciliations) = (Gauge::default(), Family::<Labels<1, &'static str>, Counter>::default());
         let (nodes, condition) = (std::array::from_fn(|_| Family::default()), Family::default());
         let mut registry = Registry::default();
         let own = registry.sub_registry_with_prefix("kubelet_config");
@@ -93,7 +79,7 @@ impl Metrics {
 
     /// From now on it follows these pools; none: it follows none any more.
     pub(super) fn follow(&self, pools: Option<Store<KubeletConfigPool>>) {
-        *self.pools.lock().unwrap_or_else(PoisonError::into_inner) = pools;
+        *self.pools.lock() = pools;
     }
 
     pub(super) fn reconciled(&self, is_ok: bool) {
@@ -126,11 +112,10 @@ impl Metrics {
     fn open_metrics(&self) -> String {
         let is_leader = self.guard.is_leader();
         self.leader.set(i64::from(is_leader));
-        let store = self.pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let store = self.pools.lock().clone();
         let pools = store.filter(|_| is_leader).map(|store| store.state()).unwrap_or_default();
         self.observe(pools.iter().map(|pool| (pool.name_any(), pool.status.as_ref())));
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        exposition::text::open_metrics(&registry)
+        exposition::text::open_metrics(&self.registry.lock())
     }
 
     /// One that was deleted is gone from what is scraped.
@@ -141,10 +126,10 @@ impl Metrics {
             let Some(status) = status else { continue };
             for it in &status.conditions {
                 let (condition, reason) = (it.type_.clone(), it.reason.clone());
-                let labels = OfCondition { pool: pool.clone(), condition, reason };
+                let labels = [("pool", pool.clone()), ("condition", condition), ("reason", reason)];
                 self.condition.get_or_create(&labels).set(i64::from(it.status == "True"));
             }
-            let pool = OfPool { pool };
+            let pool = [("pool", pool)];
             for ((_, _, count), family) in NODES.iter().zip(&self.nodes) {
                 family.get_or_create(&pool).set(count(status).into());
             }
@@ -166,7 +151,7 @@ mod tests {
             {"type": "Ready", "status": "False", "observedGeneration": 1, "lastTransitionTime": "", "reason": "FailuresExceeded", "message": ""}]});
         let status: KubeletConfigPoolStatus = serde_json::from_value(status).unwrap();
         metrics.observe([("a".to_owned(), Some(&status)), ("new".to_owned(), None)].into_iter());
-        let text = exposition::text::open_metrics(&metrics.registry.lock().unwrap());
+        let text = exposition::text::open_metrics(&metrics.registry.lock());
         for line in [
             "kubelet_config_pool_nodes{pool=\"a\"} 6",
             "kubelet_config_pool_nodes_updated{pool=\"a\"} 5",
