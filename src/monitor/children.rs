@@ -1,7 +1,7 @@
 //! The monitor's children: how each is forked, and what is kept for it.
 
 use std::ffi::OsString;
-use std::io::{self, PipeReader, Read as _};
+use std::io::{self, PipeReader, PipeWriter, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,8 +54,7 @@ impl Children {
     }
 
     pub(super) fn start(&mut self, args: &[String]) -> Event {
-        let relay = relayed(StderrRelay::to_stderr(false));
-        let (relay, writer) = relay.unzip();
+        let (relay, writer) = relayed(false);
         let output = relay.as_ref().map(|relay| relay.output.as_raw_fd());
         let forked = self.kubelet(args, Streams { stderr: writer.as_ref().map(AsFd::as_fd), ..Streams::default() });
         if forked.is_ok() {
@@ -66,8 +65,7 @@ impl Children {
     }
 
     pub(super) fn park(&mut self, args: &[String]) -> Event {
-        let relay = relayed(StderrRelay::to_stderr(true));
-        let (relay, writer) = relay.unzip();
+        let (relay, writer) = relayed(true);
         let output = relay.as_ref().map(|relay| relay.output.as_raw_fd());
         let forked = StandbyLock::take().and_then(|lock| {
             let streams = Streams { stdin: Some(lock.as_fd()), stderr: writer.as_ref().map(AsFd::as_fd), third: None };
@@ -174,6 +172,7 @@ impl Children {
 }
 
 /// Better without its last lines than without a kubelet.
-fn relayed<T>(relay: io::Result<T>) -> Option<T> {
-    relay.inspect_err(|error| tracing::warn!("the kubelet's output is not read: {error}")).ok()
+fn relayed(held: bool) -> (Option<StderrRelay>, Option<PipeWriter>) {
+    let relay = StderrRelay::to_stderr(held);
+    relay.inspect_err(|error| tracing::warn!("the kubelet's output is not read: {error}")).ok().unzip()
 }

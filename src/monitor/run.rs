@@ -142,14 +142,8 @@ impl Edge {
     /// What comes of it is the next event: nothing else may come between a fork and the state's knowing of it.
     fn carry_out(&mut self, action: Action) {
         match action {
-            Action::Start(args) => {
-                let event = self.children.start(&args);
-                self.events.push_front(event);
-            }
-            Action::Park(args) => {
-                let event = self.children.park(&args);
-                self.events.push_front(event);
-            }
+            Action::Start(args) => self.events.push_front(self.children.start(&args)),
+            Action::Park(args) => self.events.push_front(self.children.park(&args)),
             Action::Promote => self.children.promote(),
             Action::Work { generation, own_binary } => {
                 self.grown = true;
