@@ -51,12 +51,9 @@ fn final_error(line: &str) -> Option<String> {
         let failed = ["\"command failed\"", "\"failed to run kubelet\""]
             .iter()
             .any(|start| text.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start)));
-        return match level {
-            // A line that was cut has no closing quote.
-            'F' => Some(structured(text).unwrap_or_else(|| text.to_owned())),
-            'E' if failed => Some(structured(text).unwrap_or_else(|| text.to_owned())),
-            _ => None,
-        };
+        let is_final = level == 'F' || (level == 'E' && failed);
+        // A line that was cut has no closing quote.
+        return is_final.then(|| structured(text).unwrap_or_else(|| text.to_owned()));
     }
     json_error(line).filter(|_| line.contains("\"command failed\""))
 }

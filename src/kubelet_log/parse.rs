@@ -1,5 +1,7 @@
 //! Lines of the kubelet's log: klog text, structured text, JSON.
 
+use serde_json::Value;
+
 /// Severity and text of a klog line: `F1121 03:24:02.289282 30620 server.go:269] text`.
 pub(crate) fn klog(line: &str) -> Option<(char, &str)> {
     let level = line.chars().next().filter(|level| matches!(level, 'I' | 'W' | 'E' | 'F'))?;
@@ -39,13 +41,15 @@ pub(crate) fn quoted_after(text: &str, prefix: &str) -> Option<String> {
     None
 }
 
+/// A JSON log record.
+pub(crate) fn json(line: &str) -> Option<Value> {
+    line.starts_with('{').then(|| serde_json::from_str(line).ok())?
+}
+
 pub(crate) fn json_error(line: &str) -> Option<String> {
-    if !line.starts_with('{') {
-        return None;
-    }
-    let record: serde_json::Value = serde_json::from_str(line).ok()?;
+    let record = json(line)?;
     let message = record.get("msg")?.as_str()?.trim();
-    match record.get("err").and_then(serde_json::Value::as_str) {
+    match record.get("err").and_then(Value::as_str) {
         Some(error) if message == "command failed" => Some(error.trim().to_owned()),
         Some(error) => Some(format!("{message}: {}", error.trim())),
         // v1.20 logs its fatal error as a plain message.
@@ -61,9 +65,9 @@ pub(crate) fn message(line: &str) -> String {
 
 /// What a JSON log record says; its other fields can hold anything.
 pub(crate) fn json_text(line: &str) -> Option<String> {
-    let record: serde_json::Value = line.starts_with('{').then(|| serde_json::from_str(line).ok())??;
+    let record = json(line)?;
     let message = record.get("msg")?.as_str()?;
-    Some(match record.get("err").and_then(serde_json::Value::as_str) {
+    Some(match record.get("err").and_then(Value::as_str) {
         Some(error) => format!("{message}: {error}"),
         None => message.to_owned(),
     })

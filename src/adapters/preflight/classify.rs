@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::adapters::process::ProgramOutput;
 use crate::kubelet_log;
-use crate::kubelet_log::parse::{json_error, klog, quoted_after, structured};
+use crate::kubelet_log::parse::{json, json_error, klog, quoted_after, structured};
 use crate::machine::model::{Exit, Verdict};
 use kubelet_config::reported::{MAX_LIST, plain};
 
@@ -115,10 +115,6 @@ fn is_no_error(line: &str) -> bool {
             Some((level, _)) => matches!(level, 'I' | 'W'),
             None => json(line).is_some_and(|record| ["err", "error"].iter().all(|field| record.get(field).is_none())),
         }
-}
-
-fn json(line: &str) -> Option<Value> {
-    line.starts_with('{').then(|| serde_json::from_str(line).ok())?
 }
 
 /// The decoders quote the file around what they stumbled over, which may be anything: what they
