@@ -350,12 +350,6 @@ impl NodeConfigStatus {
             && self.preflight.unsaid(shown).is_none()
     }
 
-    /// True if both say the same in `status.config`.
-    #[must_use]
-    pub fn same_config(&self, other: &Self) -> bool {
-        json!(self) == json!(other)
-    }
-
     /// True if a `status.config` read from the API server says the same.
     #[must_use]
     pub fn matches(&self, seen: &Value) -> bool {

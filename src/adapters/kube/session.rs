@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use kube::{Api, Client};
+use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::backoff::Backoff;
@@ -230,7 +231,7 @@ impl<'a> Session<'a> {
     /// The status that the Node does not show yet.
     fn due_status(&self) -> Option<NodeConfigStatus> {
         let (shown, status) = (self.shown.as_ref()?, self.outbox.status.as_ref()?);
-        let dropped = self.dropped.as_ref().is_some_and(|dropped| dropped.same_config(status));
+        let dropped = self.dropped.as_ref().is_some_and(|dropped| dropped.matches(&json!(status)));
         let published = (dropped || status.matches(&shown.config)) && status.is_annotated(shown);
         (!published || !status.condition.is_published(shown.condition.as_ref())).then(|| status.clone())
     }

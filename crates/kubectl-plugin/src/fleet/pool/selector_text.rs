@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::types::{NodeSelector, NodeSelectorRequirement, SelectorOperator};
+use kubelet_config::assignment::is_subdomain;
 
 /// Reads it.
 ///
@@ -72,7 +73,7 @@ fn requirement(term: &str) -> Result<NodeSelectorRequirement, String> {
     };
     let key = key.trim();
     let (prefix, name) = key.rsplit_once('/').unwrap_or(("", key));
-    let is_label = is_label_value(name) && !name.is_empty() && (prefix.is_empty() || is_label_prefix(prefix));
+    let is_label = is_label_value(name) && !name.is_empty() && (prefix.is_empty() || is_subdomain(prefix, 253));
     if !is_label || (prefix.is_empty() && key.contains('/')) || !values.iter().all(|value| is_label_value(value)) {
         return Err(wrong());
     }
@@ -86,10 +87,6 @@ fn is_label_value(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
         && is_end(text.chars().next())
         && is_end(text.chars().last())
-}
-
-fn is_label_prefix(text: &str) -> bool {
-    kubelet_config::assignment::is_subdomain(text, 253)
 }
 
 impl NodeSelector {
