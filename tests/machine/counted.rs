@@ -83,8 +83,7 @@ fn a_trial_of_three_boots_has_failed() {
 #[test]
 fn equal_content_goes_on_with_its_trial() {
     let mut node = Node::new();
-    node.same_content.insert("b".to_owned(), "a".to_owned());
-    node.assign("a").pass(minutes(5));
+    node.alias("b", "a").assign("a").pass(minutes(5));
     assert_eq!(adoptions(&node), 0);
     node.assign("b").pass(minutes(6));
     assert_eq!((node.last_known_good(), adoptions(&node)), ("b", 1), "{:?}", node.events());

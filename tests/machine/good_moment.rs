@@ -11,7 +11,7 @@ use kubelet_supervisor::machine::{Effect, Input, Settings, StoreRequest};
 use serde_json::{Value, json};
 use testkit::node::{Node, source, torn};
 
-use crate::pod;
+use crate::{acknowledged, pod};
 
 const COURTESY: u64 = 30;
 
@@ -21,6 +21,10 @@ fn proven() -> Node {
     node.assign("a").pass(660);
     assert_eq!(node.last_known_good(), "a");
     node
+}
+
+fn with_courtesy(text: Option<&str>) -> ConfigAnnotations {
+    ConfigAnnotations { courtesy: text.map(str::to_owned), ..ConfigAnnotations::default() }
 }
 
 fn under_pressure() -> Node {
@@ -58,8 +62,7 @@ fn what_does_not_end_delays_it_by_the_courtesy() {
     for (annotation, waits) in [(None, COURTESY), (Some("7s"), 7), (Some("1m"), 60)] {
         let mut node = proven();
         node.streams = Some(1);
-        let annotations = ConfigAnnotations { courtesy: annotation.map(str::to_owned), ..ConfigAnnotations::default() };
-        node.define("b", json!({}), annotations).assign("b");
+        node.define("b", json!({}), with_courtesy(annotation)).assign("b");
         assert_eq!(node.until_start(waits + 2), Some(waits - 1), "in second {waits}");
         assert_eq!(node.active(), "b");
     }
@@ -69,7 +72,7 @@ fn what_does_not_end_delays_it_by_the_courtesy() {
 fn without_a_courtesy_nobody_asks() {
     let mut node = proven();
     node.streams = Some(1);
-    node.define("b", json!({}), ConfigAnnotations { courtesy: Some("0".to_owned()), ..ConfigAnnotations::default() });
+    node.define("b", json!({}), with_courtesy(Some("0")));
     let starts = node.starts.len();
     node.effects.clear();
     node.assign("b").pass(1);
@@ -146,12 +149,7 @@ fn what_cannot_be_known_holds_nothing() {
 fn a_courtesy_that_is_none_is_refused() {
     for (text, why) in [("soon", "duration"), ("2h", "2h0m0s is more than 1h0m0s")] {
         let mut node = proven();
-        node.define(
-            "b",
-            json!({}),
-            ConfigAnnotations { courtesy: Some(text.to_owned()), ..ConfigAnnotations::default() },
-        );
-        node.assign("b");
+        node.define("b", json!({}), with_courtesy(Some(text))).assign("b");
         let condition = node_status(&node.state).condition;
         assert_eq!((condition.reason.as_str(), node.active()), ("Rejected", "a"));
         assert!(condition.message.contains("annotation kubelet-supervisor.io/courtesy: "), "{}", condition.message);
@@ -177,8 +175,7 @@ fn the_way_back_and_a_kubelet_that_is_not_up_do_not_wait() {
     // A trial fails, of a kubelet that runs and says no more that it is healthy.
     let mut node = proven();
     node.assign("b").pass(20);
-    node.streams = Some(1);
-    node.healthz = Some(false);
+    (node.streams, node.healthz) = (Some(1), Some(false));
     node.pass(60);
     assert_eq!((node.active(), told(&node)), ("a", 0), "{:?}", node.events());
     // The assignment is taken back.
@@ -203,8 +200,7 @@ fn a_wait_that_is_interrupted_does_not_begin_anew() {
         let mut node = proven();
         node.streams = Some(1);
         node.assign("b").pass(10);
-        interrupt(&mut node);
-        assert_eq!(node.until_start(40), Some(COURTESY - 10 - 1));
+        assert_eq!(interrupt(&mut node).until_start(40), Some(COURTESY - 10 - 1));
         assert_eq!((node.active(), told(&node)), ("b", 1));
     }
 }
@@ -252,16 +248,14 @@ fn pressure_that_the_change_may_end_does_not_hold_it() {
     ];
     for (fields, acknowledge, waits) in cases {
         let mut node = under_pressure();
-        let acknowledge = acknowledge.map(str::to_owned);
-        node.define("b", fields.clone(), ConfigAnnotations { acknowledge, ..ConfigAnnotations::default() });
+        node.define("b", fields.clone(), acknowledged(acknowledge));
         let starts = node.starts.len();
         node.assign("b").pass(60);
         assert_eq!(node.starts.len() == starts, waits, "{fields} {:?}", node.events());
     }
     // What runs is the node's own content under another name: it is not on trial for that.
     let mut node = Node::new();
-    node.same_content.insert("own".to_owned(), "local".to_owned());
-    node.assign("own");
+    node.alias("own", "local").assign("own");
     node.pressure = [NodePressure::Disk].into();
     node.pass(20);
     let starts = node.starts.len();
@@ -349,8 +343,7 @@ fn it_waits_for_as_long_as_any_restart_would_cost_pods() {
         let mut node = proven();
         node.inventory = stray();
         node.streams = Some(1);
-        let annotations = ConfigAnnotations { courtesy: Some(courtesy.to_owned()), ..ConfigAnnotations::default() };
-        node.define("b", json!({"syncFrequency": "2m"}), annotations).assign("b");
+        node.define("b", json!({"syncFrequency": "2m"}), with_courtesy(Some(courtesy))).assign("b");
         assert!(node.until_start(3600).is_none(), "{:?}", node.events());
         assert_eq!((label(&node), told(&node)), (Some("pods-lost"), 1));
         let message = node_status(&node.state).condition.message;
@@ -380,9 +373,7 @@ fn pods_lost_to_any_restart_hold_only_what_can_be_acknowledged_and_is_known() {
     for (inventory, acknowledge) in [(stray(), Some("pods")), (terminating(stray()), None), (unknown(stray()), None)] {
         let mut node = proven();
         node.inventory = inventory;
-        let annotations =
-            ConfigAnnotations { acknowledge: acknowledge.map(str::to_owned), ..ConfigAnnotations::default() };
-        node.define("b", json!({"syncFrequency": "2m"}), annotations).assign("b").pass(1);
+        node.define("b", json!({"syncFrequency": "2m"}), acknowledged(acknowledge)).assign("b").pass(1);
         assert_eq!(node.active(), "b", "{acknowledge:?}");
     }
     // What was never listed holds nothing. A list that fails does not say that they are gone.
@@ -414,8 +405,7 @@ fn pods_lost_to_any_restart_hold_only_what_can_be_acknowledged_and_is_known() {
         let mut node = proven();
         node.assign("b").pass(20);
         node.inventory = stray();
-        go_back(&mut node);
-        node.pass(1);
+        go_back(&mut node).pass(1);
         assert_eq!(node.active(), runs);
     }
 }

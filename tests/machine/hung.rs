@@ -132,8 +132,7 @@ fn one_that_never_gave_a_sign_is_let_be() {
     node.exit(1);
     assert_eq!(until_restart(&mut node, 7200), None);
     // Nor one that does not come up.
-    node.ready_after = None;
-    node.healthz = Some(true);
+    (node.ready_after, node.healthz) = (None, Some(true));
     node.exit(1);
     assert_eq!(until_restart(&mut node, 7200), None);
 }
@@ -180,8 +179,7 @@ fn an_ill_machine_is_nobodys_fault() {
 #[test]
 fn a_runtime_that_was_away_gives_the_whole_time_again() {
     let mut node = without_pings();
-    node.environment.runtime = Some(false);
-    node.healthz = Some(false);
+    (node.environment.runtime, node.healthz) = (Some(false), Some(false));
     assert_eq!(until_restart(&mut node, 2 * HUNG_AFTER), None);
     while spared(&node).is_empty() {
         node.pass(1);
@@ -200,8 +198,7 @@ fn a_runtime_that_was_away_gives_the_whole_time_again() {
 #[test]
 fn nothing_is_done_that_nobody_can_judge() {
     let mut node = without_pings();
-    node.queries_answered = false;
-    node.healthz = Some(false);
+    (node.queries_answered, node.healthz) = (false, Some(false));
     assert_eq!(until_restart(&mut node, 3600), None);
     node.queries_answered = true;
     assert!(until_restart(&mut node, LATER).is_some(), "the time was over long ago");
@@ -333,8 +330,7 @@ fn what_could_not_be_started_again_is_let_be() {
     node.api = false;
     node.store.lose(&source("a"));
     node.step(Input::StoreTouched).pass(30);
-    node.pings = false;
-    node.healthz = Some(false);
+    (node.pings, node.healthz) = (false, Some(false));
     assert_eq!(until_restart(&mut node, 3 * HUNG_AFTER), None);
     assert!(spared(&node).iter().any(|line| line.contains("damaged in the store")), "{:?}", spared(&node));
     assert_eq!(node.running(), Some("a"));
@@ -344,7 +340,7 @@ fn what_could_not_be_started_again_is_let_be() {
 #[test]
 fn a_disk_that_stalls_is_told_from_a_hang() {
     let mut node = without_pings();
-    node.store.stall();
+    node.stall();
     node.healthz = Some(false);
     assert_eq!(until_restart(&mut node, 4 * HUNG_AFTER), None);
     let said = spared(&node);
@@ -355,7 +351,7 @@ fn a_disk_that_stalls_is_told_from_a_hang() {
 #[test]
 fn a_disk_that_stalls_and_ends_gives_the_whole_time_again() {
     let mut node = without_pings();
-    node.store.stall();
+    node.stall();
     node.healthz = Some(false);
     let is_spared = |_: &u64| {
         node.pass(1);
@@ -372,7 +368,7 @@ fn what_comes_to_life_while_the_disk_is_asked_is_let_be() {
     let mut node = node();
     node.pass(60);
     node.pings = false;
-    node.store.stall();
+    node.stall();
     let is_asked = |_: &u64| {
         node.pass(1);
         node.effects.contains(&Effect::Store(StoreRequest::ProbeDisk))

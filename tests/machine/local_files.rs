@@ -169,8 +169,7 @@ fn followed_it_is_what_is_assigned_where_nothing_else_is() {
     let reference = ConfigMapRef::local_files();
     let settings = Settings { follow_local: true, default_source: Some(reference.clone()), ..Settings::default() };
     let mut node = Node::with(settings);
-    node.define_overlay("local-files");
-    node.same_content.insert("local-files".to_owned(), "local".to_owned());
+    node.define_overlay("local-files").alias("local-files", "local");
     node.step(Input::Node(Assignment::Local)).edit("local-files", "1").pass(700);
     assert_eq!(
         (node.last_known_good(), node.starts.len()),
@@ -179,8 +178,7 @@ fn followed_it_is_what_is_assigned_where_nothing_else_is() {
         node.events()
     );
     let edit = |node: &mut Node, text: &str, version: &str| {
-        node.same_content.insert(format!("local-files@{version}"), "local".to_owned());
-        node.define_overlay(&format!("local-files@{version}"));
+        node.alias(&format!("local-files@{version}"), "local").define_overlay(&format!("local-files@{version}"));
         node.store.local = text.to_owned();
         let asked = |node: &Node| {
             let watches = |effect: &&Effect| matches!(effect, Effect::Watch(Some(map)) if *map == reference);
@@ -221,8 +219,7 @@ fn following_itself() -> Node {
         Settings { follow_local: true, default_source: Some(ConfigMapRef::local_files()), ..Settings::default() };
     let mut node = Node::with(settings);
     for version in ["local-files", "local-files@2", "local-files@3"] {
-        node.define_overlay(version);
-        node.same_content.insert(version.to_owned(), "local".to_owned());
+        node.define_overlay(version).alias(version, "local");
     }
     node
 }
@@ -274,7 +271,7 @@ fn a_hazard_is_accepted_for_one_content() {
     let edit = |node: &mut Node, version: &str, fields: Value| {
         node.define(&format!("local-files@{version}"), fields, ConfigAnnotations::default());
         node.store.local = version.to_owned();
-        node.same_content.insert(format!("local-files@{version}"), format!("local+{version}"));
+        node.alias(&format!("local-files@{version}"), &format!("local+{version}"));
         node.step(Input::LocalFilesTouched).pass(5).edit("local-files", version).pass(30);
     };
     edit(&mut node, "2", json!({"cgroupDriver": "systemd"}));
@@ -309,7 +306,7 @@ fn a_broken_file_of_a_followed_node_costs_no_restart() {
     edit(&mut node, "");
     assert!(node.state.sync_error().is_none());
     assert_eq!((node.starts.len(), node.running()), (starts, Some("a")));
-    node.refused.push("a+4".to_owned());
+    node.refuse("a+4");
     edit(&mut node, "4");
     assert_eq!((node.starts.len(), node.running()), (starts, Some("a")), "{:?}", node.events());
     assert!(node.is_bad("a"));
@@ -329,15 +326,14 @@ fn an_edit_that_is_taken_back_is_not_made() {
     node.streams = Some(0);
     node.pass(60);
     assert_eq!((node.starts.len(), node.running()), (starts, Some("a")), "{:?}", node.events());
-    node.refused.push("a+4".to_owned());
+    node.refuse("a+4");
     edit(&mut node, "4");
     assert!(node.is_bad("a") && node.disk().assigned != node.disk().last_known_good);
     edit(&mut node, "");
     assert_eq!((&node.disk().assigned, node.starts.len()), (&node.disk().last_known_good, starts));
 
     let mut node = following_itself();
-    node.step(Input::Node(Assignment::Local)).edit("local-files", "1").pass(700);
-    node.refused.push("local+2".to_owned());
+    node.step(Input::Node(Assignment::Local)).edit("local-files", "1").pass(700).refuse("local+2");
     for (text, version) in [("2", "2"), ("", "1")] {
         node.effects.clear();
         edit(&mut node, text);

@@ -39,6 +39,11 @@ fn confirmed(within: &str) -> ConfigAnnotations {
     ConfigAnnotations { confirm_within: Some(within.to_owned()), ..ConfigAnnotations::default() }
 }
 
+/// A version whose hazards an administrator accepts, if any.
+fn acknowledged(classes: Option<&str>) -> ConfigAnnotations {
+    ConfigAnnotations { acknowledge: classes.map(str::to_owned), ..ConfigAnnotations::default() }
+}
+
 /// A node where a waits to be confirmed, within half an hour.
 fn awaiting() -> Node {
     let mut node = Node::new();

@@ -94,7 +94,7 @@ fn what_it_forbids_is_not_started_again() {
 fn equal_content_under_a_forbidden_name_is_not_adopted() {
     let mut node = node();
     prove(&mut node, "a");
-    node.same_content.insert("b".into(), "a".into());
+    node.alias("b", "a");
     node.store.forbidden.insert("b".into());
     let starts = node.starts.len();
     node.assign("b").pass(60);
@@ -109,7 +109,7 @@ fn the_same_name_with_other_bytes_is_a_candidate() {
     let mut node = node();
     prove(&mut node, "a");
     forbid(&mut node, "a");
-    node.same_content.insert("a".into(), "other".into());
+    node.alias("a", "other");
     let starts = node.starts.len();
     node.step(Input::PolicyChanged).pass(60);
     assert_eq!((node.running(), node.starts.len()), (Some("a"), starts), "what runs was admitted, this was not");

@@ -12,6 +12,8 @@ use kubelet_supervisor::machine::{Effect, Input, StoreRequest, limits};
 use serde_json::json;
 use testkit::node::{Node, REFUSAL};
 
+use crate::{acknowledged, confirmed};
+
 fn node() -> Node {
     let mut node = Node::new();
     node.step(Input::KubeletVersion("v1.20.2".to_owned())).create("a", json!({}), ConfigAnnotations::default());
@@ -48,23 +50,21 @@ fn fetches(node: &Node) -> usize {
 fn each_finding_is_told() {
     let mut node = node();
     node.store.policy = PolicyState::InForce;
-    let acknowledged = |word: &str| ConfigAnnotations { acknowledge: Some(word.to_owned()), ..Default::default() };
-    let forever = ConfigAnnotations { confirm_within: Some("for ever".to_owned()), ..Default::default() };
     for (name, fields, annotations) in [
         ("refused", json!({}), ConfigAnnotations::default()),
         ("hazard", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default()),
-        ("accepted", json!({"cgroupDriver": "systemd"}), acknowledged("reboot")),
+        ("accepted", json!({"cgroupDriver": "systemd"}), acknowledged(Some("reboot"))),
         ("pods", json!({"maxPods": 1}), ConfigAnnotations::default()),
         ("threshold", json!({"evictionHard": {"memory.available": "3Gi"}}), ConfigAnnotations::default()),
         ("ignored", json!({"evictionHard": {"memory.available": "3Gi"}}), ConfigAnnotations::default()),
         ("crossed", json!({"evictionHard": {"imagefs.inodesFree": "5%"}}), ConfigAnnotations::default()),
-        ("forever", json!({}), forever),
+        ("forever", json!({}), confirmed("for ever")),
         ("denied", json!({}), ConfigAnnotations::default()),
         ("elsewhere", json!({}), ConfigAnnotations::default()),
     ] {
         node.create(name, fields, annotations);
     }
-    node.refused.push("refused".to_owned());
+    node.refuse("refused");
     node.store.forbidden.insert("denied".to_owned());
     let pod = |name: &str| PodSummary { name: format!("d/{name}"), phase: "Running".to_owned(), ..Default::default() };
     node.inventory = PodInventory { pods: vec![pod("first"), pod("second")], ..PodInventory::default() };
@@ -120,8 +120,7 @@ fn each_finding_is_told() {
 fn it_changes_nothing() {
     let mut node = node();
     node.create("refused", json!({}), ConfigAnnotations::default());
-    node.create("hazard", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default());
-    node.refused.push("refused".to_owned());
+    node.create("hazard", json!({"cgroupDriver": "systemd"}), ConfigAnnotations::default()).refuse("refused");
     node.assign("good").pass(660);
     let seen = |node: &Node| {
         let status = node_status(&node.state);

@@ -51,7 +51,7 @@ fn what_is_held_back_is_not_told_to_have_failed() {
         [(Command::Freeze, ConditionReason::Frozen), (Command::Pin { to: None }, ConditionReason::Pinned)]
     {
         let mut node = Node::new();
-        node.refused.push("x".into());
+        node.refuse("x");
         node.assign("x").pass(60).obey(command).pass(60);
         let told = |node: &Node| {
             let status = node.published.last().unwrap();
@@ -68,8 +68,7 @@ fn what_is_held_back_is_not_told_to_have_failed() {
 #[test]
 fn what_failed_is_not_logged_again_as_the_next_one_begins() {
     let mut node = Node::new();
-    node.refused.push("x".into());
-    node.assign("x").pass(60);
+    node.refuse("x").assign("x").pass(60);
     let warned = |effect: &Effect| matches!(effect, Effect::Log(Level::Warn, line) if line.contains(REFUSAL));
     assert!(node.effects.iter().any(warned));
     let since = node.effects.len();

@@ -78,8 +78,7 @@ fn patient() -> Node {
 fn a_bad_edit_is_refused_before_its_start() {
     let mut node = patient();
     assert_eq!((reason(&node), node.starts.len()), ("Scheduled", 2));
-    node.refused.push("a@3".to_owned());
-    node.edit("a", "3");
+    node.refuse("a@3").edit("a", "3");
     assert_eq!((reason(&node), node.starts.len()), ("Rejected", 2));
     assert!(node.until_start(310).is_none());
 }
@@ -90,9 +89,7 @@ fn the_latest_edit_counts_and_equal_content_need_not_wait() {
     node.edit("a", "3");
     assert!(node.until_start(310).is_some());
     assert_eq!(node.starts.last().unwrap(), "a@3");
-    node.pass(700);
-    node.same_content.insert("a@4".to_owned(), "a@3".to_owned());
-    node.edit("a", "4");
+    node.pass(700).alias("a@4", "a@3").edit("a", "4");
     assert_eq!(node.state.active().unwrap().source.resource_version, "4");
     assert_eq!(node.starts.len(), 3);
 }

@@ -54,8 +54,7 @@ fn what_is_not_asked_for_any_more_or_is_frozen_leaves_none_behind() {
     ];
     for end in ends {
         let mut node = parked();
-        end(&mut node);
-        node.release();
+        end(&mut node).release();
         assert_eq!((discards(&node), node.starts.len()), (1, 1));
     }
 }

@@ -6,7 +6,6 @@ mod operated;
 use std::time::Duration;
 
 use kubelet_config::pods::PodSummary;
-use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::evidence::{Signal, Suspension};
 use kubelet_supervisor::machine::records::Phase;
 use kubelet_supervisor::machine::status::node_status;
@@ -14,7 +13,7 @@ use kubelet_supervisor::machine::{Effect, Settings};
 use serde_json::json;
 use testkit::node::Node;
 
-use crate::{exits_at_its_start, minutes, pod, proven};
+use crate::{acknowledged, exits_at_its_start, minutes, pod, proven};
 
 #[test]
 fn every_signal_that_was_good_is_on_the_baseline() {
@@ -140,16 +139,14 @@ fn what_is_not_sent_shows_nothing() {
 fn the_runtime_goes_away_in_mid_trial_and_no_version_is_bad() {
     let mut node = Node::new();
     node.assign("a").pass(minutes(3));
-    node.environment.runtime = Some(false);
-    node.is_ready = false;
+    (node.environment.runtime, node.is_ready) = (Some(false), false);
     for _ in 0..5 {
         node.pass(30).exit(1);
     }
     assert_eq!((node.active(), node.last_known_good()), ("a", ""));
     assert!(!node.is_bad("a"), "{:?}", node.events());
     assert!(node.message("KubeletConfigTrialSuspended").contains("the container runtime does not answer"));
-    node.environment.runtime = Some(true);
-    node.is_ready = true;
+    (node.environment.runtime, node.is_ready) = (Some(true), true);
     node.pass(minutes(12));
     assert_eq!(node.last_known_good(), "a");
 }
@@ -182,8 +179,7 @@ fn a_full_disk_suspends_the_trial() {
 fn a_verdict_does_not_wait_for_ever_for_the_query() {
     let mut node = Node::new();
     node.assign("a");
-    node.queries_answered = false;
-    node.ready_after = None;
+    (node.queries_answered, node.ready_after) = (false, None);
     node.exit(1);
     assert_eq!(node.starts, ["", "a"], "the look is out");
     node.pass(3);
@@ -217,8 +213,7 @@ fn last_known_good_that_fails_in_the_same_way_clears_the_version() {
 fn what_was_earned_is_not_lost_to_another_name() {
     let mut node = proven("a");
     // A label edit: the same content, a new version; then the machine reboots, into trouble.
-    node.same_content.insert("b".to_owned(), "a".to_owned());
-    node.assign("b");
+    node.alias("b", "a").assign("b");
     assert_eq!(node.starts, ["", "a"]);
     for _ in 0..5 {
         node.reboot().exit(1).pass(2).exit(1);
@@ -232,9 +227,7 @@ fn what_was_earned_is_not_lost_to_another_name() {
 #[test]
 fn a_refusal_restarts_nothing_into_what_runs() {
     let mut node = proven("a");
-    node.same_content.insert("b".to_owned(), "a".to_owned());
-    node.assign("b");
-    node.refused.push("c".to_owned());
+    node.alias("b", "a").assign("b").refuse("c");
     node.assign("c").pass(60);
     assert_eq!((node.active(), node.last_known_good()), ("a", "a"), "b is a");
     assert_eq!(node.starts, ["", "a"]);
@@ -298,15 +291,10 @@ fn each_retry_waits_twice_as_long() {
 
 #[test]
 fn pods_that_admission_rejected_fail_the_trial() {
-    for acknowledge in [None, Some("pods".to_owned())] {
+    for acknowledge in [None, Some("pods")] {
         let mut node = Node::new();
         node.inventory.pods = vec![pod("web"), pod("db")];
-        node.define(
-            "a",
-            json!({}),
-            ConfigAnnotations { acknowledge: acknowledge.clone(), ..ConfigAnnotations::default() },
-        );
-        node.assign("a");
+        node.define("a", json!({}), acknowledged(acknowledge)).assign("a");
         node.inventory.pods[1].phase = "Failed".to_owned();
         node.inventory.pods[1].reason = "OutOfcpu".to_owned();
         node.pass(60);

@@ -62,8 +62,7 @@ fn what_runs_is_known_where_the_local_file_cannot_be_read_any_more() {
 #[test]
 fn one_that_was_never_gone_on_with_is_ended_by_a_shutdown() {
     let mut node = proven("a");
-    node.store.stall();
-    node.replace_worker(Some("signal 9")).pass(minutes(5));
+    node.stall().replace_worker(Some("signal 9")).pass(minutes(5));
     assert_eq!((node.state.kubelet(), node.running()), (&Kubelet::NotBegun, Some("a")), "it waits for the record");
     node.step(Input::Shutdown);
     assert!(node.has_quit() && node.running().is_none());
@@ -159,8 +158,7 @@ fn a_confirmation_is_due_when_it_was() {
 fn content_that_cannot_be_read_yet_is_waited_for() {
     let mut node = proven("a");
     let starts = node.starts.len();
-    node.replace_worker(Some("signal 9"));
-    node.store.stall();
+    node.replace_worker(Some("signal 9")).stall();
     node.pass(minutes(5)).end_stall().pass(30);
     assert_eq!((node.starts.len(), node.active(), node.state.is_ready()), (starts, "a", true));
 }

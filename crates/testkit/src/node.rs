@@ -46,6 +46,7 @@ struct Process {
 }
 
 /// A node: every field is what the world would answer now.
+#[derive(Default)]
 pub struct Node {
     pub state: State,
     pub now: Duration,
@@ -167,57 +168,23 @@ impl Node {
             state: State::new(settings.clone()),
             now: Duration::from_secs(1000),
             wall_nanos: 1_700_000_000_000_000_000,
-            store: Store::default(),
             ready_after: Some(1),
             healthz: Some(true),
             environment: Environment { runtime: Some(true), ..Environment::default() },
             streams: Some(0),
-            pressure: BTreeSet::new(),
             queries_answered: true,
-            held: None,
-            start_fails: false,
-            is_deaf: false,
             api: true,
-            busy: false,
-            asks_to_wait: false,
             contact: true,
             is_ready: true,
-            same_heartbeat: None,
             pings: true,
-            inventory: PodInventory::default(),
             lists_pods: true,
-            journal: Vec::new(),
-            log_tail: Vec::new(),
             kubelet: "kubelet".to_owned(),
-            refused: Vec::new(),
             preflight_answers: true,
-            inconclusive: false,
-            preflights: Vec::new(),
-            pending_preflights: Vec::new(),
-            same_content: BTreeMap::new(),
-            configurations: BTreeMap::new(),
-            cuts_contact: BTreeSet::new(),
-            cuts_api: false,
-            contact_back_after: 0,
-            cut_until: Duration::ZERO,
-            kills_runtime: BTreeSet::new(),
-            effects: Vec::new(),
-            published: Vec::new(),
-            starts: Vec::new(),
-            wanted: Assignment::Unknown,
-            annotations: (None, None),
-            versions: BTreeMap::new(),
-            preflight: (None, None),
             told: true,
-            process: None,
             renewed: 1_600_000_000,
-            quit: false,
-            commands: 0,
-            history: 0,
-            pid: 0,
-            kill_at: None,
             generation: 1,
             settings,
+            ..Self::default()
         };
         node.boot();
         node.pass(60);
@@ -314,6 +281,18 @@ impl Node {
         self.wanted = Assignment::Map(reference(name));
         self.told = false;
         self.hear();
+        self
+    }
+
+    /// The content of this name is that of another.
+    pub fn alias(&mut self, name: &str, other: &str) -> &mut Self {
+        self.same_content.insert(name.to_owned(), other.to_owned());
+        self
+    }
+
+    /// The preflight refuses this content.
+    pub fn refuse(&mut self, name: &str) -> &mut Self {
+        self.refused.push(name.to_owned());
         self
     }
 

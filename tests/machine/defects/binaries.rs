@@ -20,8 +20,7 @@ fn a_failure_is_held_against_the_binary_that_ran() {
     node.assign("x").pass(60);
     assert_eq!(node.running(), Some("x"));
     node.kubelet = "kubelet 2".into();
-    node.same_content.insert("x@2".into(), "x".into());
-    node.edit("x", "2").pass(5);
+    node.alias("x@2", "x").edit("x", "2").pass(5);
     fails(&mut node);
     let binaries: Vec<&str> = node.disk().bad.iter().map(|bad| &*bad.kubelet.0).collect();
     assert_eq!(binaries, ["kubelet"]);

@@ -15,6 +15,14 @@ fn each_way(scenario: fn(bool)) {
     [false, true].into_iter().for_each(scenario);
 }
 
+/// For so many minutes, in each of them.
+fn stays_last_known_good(node: &mut Node, name: &str, minutes: u64, cuts_api: bool) {
+    for _ in 0..minutes {
+        node.pass(60);
+        assert_eq!(node.last_known_good(), name, "{cuts_api}: {:?}", node.events());
+    }
+}
+
 /// x cuts contact and is rolled back; last known good takes longer to recover than a control test waits, so that x is cleared
 /// and tried again. It must still have what it lacked the first time: the Node Ready, the Lease renewed.
 #[test]
@@ -24,10 +32,7 @@ fn a_cleared_version_is_not_promoted_without_contact() {
         node.cuts_contact.insert("x".into());
         (node.cuts_api, node.contact_back_after) = (cuts_api, 150);
         node.assign("x");
-        for _ in 0..90 {
-            node.pass(60);
-            assert_eq!(node.last_known_good(), "a", "{cuts_api}: {:?}", node.events());
-        }
+        stays_last_known_good(&mut node, "a", 90, cuts_api);
         assert!(rolled_back(&node), "{cuts_api}: {:?}", node.events());
         assert_eq!(node.active(), "a", "{cuts_api}: x has had its turns");
     });
@@ -41,10 +46,7 @@ fn a_version_assigned_while_the_kubelet_boots_is_not_promoted_without_contact() 
         node.cuts_contact.insert("x".into());
         node.cuts_api = cuts_api;
         assigned_while_it_boots(&mut node);
-        for _ in 0..60 {
-            node.pass(60);
-            assert_eq!(node.last_known_good(), "a", "{cuts_api}: {:?}", node.events());
-        }
+        stays_last_known_good(&mut node, "a", 60, cuts_api);
         assert!(node.starts.iter().any(|name| name == "x"), "it was tried");
         assert_eq!(node.active(), "a", "{cuts_api}: {:?}", node.events());
     });
@@ -67,10 +69,7 @@ fn the_first_version_of_a_node_is_not_promoted_without_contact() {
         node.cuts_contact.insert("x".into());
         node.cuts_api = cuts_api;
         assigned_while_it_boots(&mut node);
-        for _ in 0..60 {
-            node.pass(60);
-            assert_eq!(node.last_known_good(), "", "{cuts_api}: {:?}", node.events());
-        }
+        stays_last_known_good(&mut node, "", 60, cuts_api);
         assert!(node.starts.iter().any(|name| name == "x"), "it was tried");
         // The API server answered right before: a node that it does not reach any more goes back.
         assert_eq!(node.running(), Some(if cuts_api { "" } else { "x" }), "{:?}", node.events());
@@ -126,10 +125,7 @@ fn a_version_after_an_unproven_one_is_not_promoted_without_contact() {
         node.cuts_api = false;
         node.assign("y");
         node.cuts_api = cuts_api;
-        for _ in 0..60 {
-            node.pass(60);
-            assert_eq!(node.last_known_good(), "a", "{cuts_api}: {:?}", node.events());
-        }
+        stays_last_known_good(&mut node, "a", 60, cuts_api);
         assert_eq!(node.active(), "a");
     });
 }
@@ -138,7 +134,7 @@ fn a_version_after_an_unproven_one_is_not_promoted_without_contact() {
 #[test]
 fn a_version_after_an_adopted_one_is_judged_by_contact() {
     let mut node = Node::new();
-    node.same_content.insert("a".into(), "local".into());
+    node.alias("a", "local");
     node.cuts_contact.insert("x".into());
     node.pass(60).assign("a").pass(60);
     assert_eq!(node.starts, [""], "a is adopted");
@@ -204,8 +200,7 @@ fn exits_and_a_reboot_during_an_outage_are_not_blamed() {
         node.assign("x").pass(minutes(3));
         (node.api, node.contact) = (false, false);
         node.pass(60);
-        meanwhile(&mut node);
-        node.pass(minutes(30));
+        meanwhile(&mut node).pass(minutes(30));
         assert_eq!((node.active(), node.last_known_good()), ("x", "a"), "{:?}", node.events());
         assert!(!rolled_back(&node) && !node.is_bad("x"));
         (node.api, node.contact) = (true, true);

@@ -16,8 +16,7 @@ use super::{count, fails_at_its_start, minutes, prove, proven, rolled_back};
 fn a_second_label_edit_asks_for_no_confirmation() {
     let mut node = Node::new();
     for name in ["a", "a@2", "a@3"] {
-        node.define(name, json!({}), confirmed("30m"));
-        node.same_content.insert(name.to_owned(), "a".to_owned());
+        node.define(name, json!({}), confirmed("30m")).alias(name, "a");
     }
     node.assign("a").pass(minutes(11)).obey(Command::Confirm { extend_seconds: None }).pass(minutes(1));
     assert_eq!(node.last_known_good(), "a");
@@ -40,7 +39,7 @@ fn a_second_label_edit_asks_for_no_confirmation() {
 fn a_mistyped_annotation_does_not_roll_equal_content_back() {
     let mut node = proven("good");
     node.define("a", json!({}), confirmed("30m")).define("a@2", json!({}), confirmed("half an hour"));
-    node.same_content.insert("a@2".to_owned(), "a".to_owned());
+    node.alias("a@2", "a");
     node.assign("a").pass(60).edit("a", "2").pass(minutes(12));
     assert_eq!((node.starts.len(), rolled_back(&node)), (3, false), "{:?}", node.starts);
     assert!(matches!(node.disk().phase, Phase::AwaitingConfirmation(..)), "{:?}", node.disk().phase);
@@ -50,8 +49,7 @@ fn a_mistyped_annotation_does_not_roll_equal_content_back() {
 #[test]
 fn what_equals_local_is_not_rolled_back_into_it() {
     let mut node = Node::new();
-    node.same_content.insert("b".into(), "local".into());
-    node.assign("b");
+    node.alias("b", "local").assign("b");
     assert_eq!((node.active(), node.starts.as_slice()), ("b", [String::new()].as_slice()));
     node.pings = false;
     node.pass(minutes(10));
@@ -61,8 +59,7 @@ fn what_equals_local_is_not_rolled_back_into_it() {
 #[test]
 fn a_version_equal_to_last_known_good_is_nothing_to_leave() {
     let mut node = proven("a");
-    node.same_content.insert("b".into(), "a".into());
-    node.assign("b");
+    node.alias("b", "a").assign("b");
     let refusal = node.operate(Command::Rollback { to: Target::Lkg }).unwrap_err();
     assert!(refusal.contains("last known good already"), "{refusal}");
     node.pass(60);
@@ -77,7 +74,7 @@ fn a_bad_name_does_not_keep_proven_content_from_running() {
     fails_at_its_start(&mut node);
     node.obey(Command::Retry).pass(minutes(11));
     assert_eq!(node.last_known_good(), "x");
-    node.same_content.insert("y".into(), "x".into());
+    node.alias("y", "x");
     node.assign("y").pass(5).reboot().pass(20);
     assert_eq!((node.running(), node.active()), (Some("x"), "y"));
     assert!(node.disk().bad.is_empty(), "{:?}", node.disk().bad);
@@ -92,8 +89,7 @@ fn a_refused_change_does_not_try_an_unusable_fallback_again() {
     node.reboot().pass(60);
     assert_eq!(node.running(), Some(""), "{:?}", node.starts);
     let starts = node.starts.len();
-    node.refused.push("c".into());
-    node.assign("c");
+    node.refuse("c").assign("c");
     node.api = true;
     node.pass(minutes(30));
     assert!(node.is_bad("c"), "{:?}", node.events());
@@ -160,8 +156,7 @@ fn a_cut_between_record_and_meta_gives_no_tries_back() {
 #[test]
 fn equal_content_of_records_without_digests_is_not_rolled_back() {
     let mut node = proven("a");
-    node.same_content.insert("b".into(), "a".into());
-    node.assign("b").pass(30);
+    node.alias("b", "a").assign("b").pass(30);
     let records = &mut node.store.records;
     for version in records.assigned.iter_mut().chain(&mut records.last_known_good) {
         version.digest = None;

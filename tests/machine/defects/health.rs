@@ -48,8 +48,7 @@ fn a_runtime_that_is_down_with_last_known_good_as_well_is_nobodys_fault() {
     for bears_it in [true, false] {
         let mut node = proven("a");
         node.assign("x").pass(10);
-        node.environment.runtime = Some(false);
-        node.is_ready = false;
+        (node.environment.runtime, node.is_ready) = (Some(false), false);
         if !bears_it {
             node.ready_after = None;
         }
@@ -61,8 +60,7 @@ fn a_runtime_that_is_down_with_last_known_good_as_well_is_nobodys_fault() {
         }
         let is_cleared = node.events().contains(&"KubeletConfigNotBlamed");
         assert!(is_cleared || bears_it && !node.is_bad("x"), "{:?}", node.events());
-        node.environment.runtime = Some(true);
-        node.is_ready = true;
+        (node.environment.runtime, node.is_ready) = (Some(true), true);
         node.ready_after = Some(2);
         node.pass(minutes(40));
         assert!(!node.is_bad("x"), "{:?}", node.events());

@@ -22,8 +22,7 @@ fn assigned(node: &Node) -> String {
 #[test]
 fn a_refusal_after_an_adoption_names_what_runs() {
     let mut node = proven("a");
-    node.same_content.insert("y".into(), "x".into());
-    node.refused.push("z".into());
+    node.alias("y", "x").refuse("z");
     node.assign("x").pass(30).assign("y").pass(30);
     assert_eq!((node.running(), node.active()), (Some("x"), "y"));
     node.assign("z").pass(30);
@@ -34,7 +33,7 @@ fn a_refusal_after_an_adoption_names_what_runs() {
 /// a, to be confirmed within half an hour, is assigned; a second version has its content.
 fn to_be_confirmed() -> Node {
     let mut node = Node::new();
-    node.same_content.insert("a@2".into(), "a".into());
+    node.alias("a@2", "a");
     for name in ["a", "a@2"] {
         node.define(name, json!({}), confirmed("30m"));
     }
@@ -73,7 +72,7 @@ fn a_label_edit_keeps_an_extended_deadline() {
 fn an_adoption_during_a_control_test_does_not_disturb_it() {
     for fails_alike in [false, true] {
         let mut node = proven("a");
-        node.same_content.insert("b".into(), "a".into());
+        node.alias("b", "a");
         node.ready_after = None;
         node.assign("x");
         node.ready_after = if fails_alike { None } else { Some(1) };

@@ -67,10 +67,9 @@ fn a_refusal_by_a_new_kubelet_is_heeded_before_it_starts() {
     let moments: [fn(&mut Node) -> &mut Node; 2] = [Node::boot, |node| node.exit(137)];
     for moment in moments {
         let mut node = with_another_binary();
-        node.refused.push("a".into());
+        node.refuse("a");
         let starts = node.starts.len();
-        moment(&mut node);
-        node.pass(60);
+        moment(&mut node).pass(60);
         assert_eq!(node.running(), Some(""), "{:?}", node.starts);
         assert!(!node.starts[starts..].contains(&"a".to_owned()), "{:?}", node.starts);
     }
@@ -104,8 +103,7 @@ fn an_observation_begun_before_an_exit_does_not_decide_about_it() {
     node.assign("x").pass(60).exit(1); // an accident: one more is held against x
     node.pass(minutes(2)).hold().pass(21);
     let early = node.take_held();
-    node.environment.runtime = Some(false);
-    node.is_ready = false;
+    (node.environment.runtime, node.is_ready) = (Some(false), false);
     node.exit(1);
     for answer in early {
         node.step(answer);
@@ -113,8 +111,7 @@ fn an_observation_begun_before_an_exit_does_not_decide_about_it() {
     assert!(!rolled_back(&node), "the runtime was well a while ago: {:?}", node.events());
     node.release().pass(minutes(5));
     assert!(!rolled_back(&node) && !node.is_bad("x"), "{:?}", node.events());
-    node.environment.runtime = Some(true);
-    node.is_ready = true;
+    (node.environment.runtime, node.is_ready) = (Some(true), true);
     node.pass(minutes(15));
     assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
 }
@@ -146,8 +143,7 @@ fn a_probe_begun_before_an_exit_says_nothing_of_the_next_kubelet() {
 #[test]
 fn a_checkpoint_that_is_saved_late_says_nothing_of_what_is_assigned_by_then() {
     let mut node = proven("a");
-    node.store.stall();
-    node.assign("b").exit(1).pass(2); // the next start is being prepared, and goes first
+    node.stall().assign("b").exit(1).pass(2); // the next start is being prepared, and goes first
     node.step(Input::Node(Assignment::Map(reference("c")))).end_stall().pass(60);
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
     node.assign("c").pass(minutes(15));

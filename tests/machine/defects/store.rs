@@ -118,7 +118,7 @@ fn a_local_configuration_that_cannot_be_read_is_started_all_the_same() {
 #[test]
 fn an_unreadable_record_is_not_overwritten() {
     let mut node = proven("a");
-    node.refused.push("x".into());
+    node.refuse("x");
     node.assign("x").pass(30).obey(Command::Pin { to: Some(Target::Lkg) }).obey(Command::Freeze);
     let record = node.disk().clone();
     node.store.record_unreadable = true;
@@ -142,8 +142,7 @@ const STALL: u64 = 120;
 #[test]
 fn a_stalled_disk_hides_no_exit() {
     let mut node = proven("a");
-    node.store.stall();
-    node.exit(1).pass(60);
+    node.stall().exit(1).pass(60);
     assert!(node.running().is_some(), "{:?}", node.starts);
     node.pass(STALL).end_stall().pass(minutes(5));
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
@@ -158,7 +157,7 @@ fn a_stalled_disk_hides_no_exit_while_something_is_to_be_written() {
         if on_trial {
             node.assign("x").pass(60);
         }
-        node.store.stall();
+        node.stall();
         node.ask(Command::Freeze);
         for round in 0..12 {
             node.exit(1).pass(60);
@@ -171,34 +170,20 @@ fn a_stalled_disk_hides_no_exit_while_something_is_to_be_written() {
 /// At boot, before and in a change, in a trial, while an operator waits.
 #[test]
 fn a_stalled_disk_delays_no_stop() {
-    let moments: [fn(&mut Node); 6] = [
-        |node| node.store.stall(),
+    let moments: [fn(&mut Node) -> &mut Node; 6] = [
+        Node::stall,
+        |node| node.stall().boot(),
+        |node| node.stall().assign("b"),
+        |node| node.assign("b").pass(5).stall().exit(1),
         |node| {
-            node.store.stall();
-            node.boot();
+            node.stall().ask(Command::Freeze);
+            node
         },
-        |node| {
-            node.store.stall();
-            node.assign("b");
-        },
-        |node| {
-            node.assign("b").pass(5);
-            node.store.stall();
-            node.exit(1);
-        },
-        |node| {
-            node.store.stall();
-            node.ask(Command::Freeze);
-        },
-        |node| {
-            node.store.stall();
-            node.boot().pass(60);
-        },
+        |node| node.stall().boot().pass(60),
     ];
     for (number, moment) in moments.into_iter().enumerate() {
         let mut node = proven("a");
-        moment(&mut node);
-        node.step(Input::Shutdown).pass(20);
+        moment(&mut node).step(Input::Shutdown).pass(20);
         assert!(node.has_quit(), "moment {number}");
         assert_eq!(node.running(), None);
     }
@@ -208,8 +193,7 @@ fn a_stalled_disk_delays_no_stop() {
 fn a_stalled_disk_at_boot_keeps_no_kubelet_down() {
     for change in [false, true] {
         let mut node = proven("a");
-        node.store.stall();
-        node.reboot().pass(60);
+        node.stall().reboot().pass(60);
         assert!(node.running().is_some(), "{:?}", node.starts);
         if change {
             node.assign("b").pass(STALL);
@@ -225,8 +209,7 @@ fn a_stalled_disk_at_boot_keeps_no_kubelet_down() {
 #[test]
 fn a_stalled_disk_at_a_change_keeps_what_runs() {
     let mut node = proven("a");
-    node.store.stall();
-    node.assign("b").pass(STALL);
+    node.stall().assign("b").pass(STALL);
     assert_eq!(node.starts, ["", "a"]);
     node.end_stall().pass(minutes(13));
     assert_eq!(node.last_known_good(), "b", "{:?}", node.events());
@@ -239,8 +222,7 @@ fn a_stalled_disk_at_a_change_keeps_what_runs() {
 fn a_stalled_disk_does_not_hold_a_rollback() {
     for exits in [false, true] {
         let mut node = proven("a");
-        node.assign("x").pass(30);
-        node.store.stall();
+        node.assign("x").pass(30).stall();
         node.pings = exits;
         for _ in 0..36 {
             if exits && node.running() == Some("x") {
@@ -264,8 +246,7 @@ fn what_was_found_damaged_is_not_started_while_the_disk_stalls() {
     node.store.lose(&source("a"));
     node.exit(1).pass(5);
     assert_eq!(node.running(), Some(""), "{:?}", node.events());
-    node.store.stall();
-    node.exit(1).pass(minutes(3));
+    node.stall().exit(1).pass(minutes(3));
     assert_eq!(node.running(), Some(""), "{:?}", node.starts);
 }
 
@@ -274,8 +255,7 @@ fn what_was_found_damaged_is_not_started_while_the_disk_stalls() {
 fn a_rollback_is_applied_without_its_record() {
     let mut node = proven("a");
     node.assign("x").pass(30);
-    node.store.full = true;
-    node.pings = false;
+    (node.store.full, node.pings) = (true, false);
     node.until_start(120);
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
     node.pings = true;
@@ -290,9 +270,7 @@ fn a_rollback_is_applied_without_its_record() {
 #[test]
 fn a_decision_whose_write_was_given_up_does_not_count() {
     let mut node = proven("a");
-    node.assign("x").pass(60);
-    node.store.stall();
-    let number = node.ask(Command::Rollback { to: Target::Lkg });
+    let number = node.assign("x").pass(60).stall().ask(Command::Rollback { to: Target::Lkg });
     node.pass(40);
     let answer = node.answer_to(number).expect("it is answered in time");
     assert!(answer.is_err(), "{answer:?}");
@@ -309,8 +287,7 @@ fn a_stalled_disk_keeps_no_ping_back() {
     let pings = |it: &Effect| matches!(it, Effect::PingWatchdog);
     let mut node = Node::with(settings());
     prove(&mut node, "a");
-    node.store.stall();
-    node.assign("b").pass(STALL);
+    node.stall().assign("b").pass(STALL);
     // The kubelet, whose pings the monitor passes on, goes; ours come, until another one pings.
     node.pings = false;
     node.exit(1);
@@ -321,8 +298,7 @@ fn a_stalled_disk_keeps_no_ping_back() {
     // So they do at boot.
     let mut node = Node::with(settings());
     node.pings = false;
-    node.store.stall();
-    node.boot();
+    node.stall().boot();
     let before = node.effects.len();
     node.pass(STALL);
     assert!(count(&node, before, pings) >= 10);
@@ -346,8 +322,7 @@ fn what_is_told_of_a_failure_is_on_the_disk() {
 #[test]
 fn what_could_be_read_too_late_is_used_at_once() {
     let mut node = proven("a");
-    node.store.stall();
-    node.reboot().serve_next().pass(200);
+    node.stall().reboot().serve_next().pass(200);
     assert_eq!(node.running(), Some(""), "{:?}", node.starts);
     node.exit(1).pass(20);
     assert_eq!(node.running(), Some(""), "{:?}", node.starts);

@@ -18,8 +18,7 @@ fn version(name: &str) -> Target {
 #[test]
 fn a_pin_of_a_refused_version_is_refused_with_the_reason() {
     let mut node = proven("a");
-    node.refused.push("x".into());
-    node.assign("x").pass(30);
+    node.refuse("x").assign("x").pass(30);
     assert!(node.is_bad("x"));
     for command in [Command::Pin { to: Some(version("x")) }, Command::Rollback { to: version("x") }] {
         let why = node.operate(command).unwrap_err();
@@ -107,8 +106,7 @@ fn an_unpin_does_not_switch_to_what_was_on_trial_while_the_api_server_is_away() 
 #[test]
 fn what_is_assigned_again_while_it_runs_is_to_be_confirmed() {
     let mut node = proven("b");
-    node.define("a", json!({}), confirmed("30m")).assign("a").pass(60);
-    node.store.stall();
+    node.define("a", json!({}), confirmed("30m")).assign("a").pass(60).stall();
     node.step(Input::Node(Assignment::Local)).serve_next(); // what the reset would come to
     node.serve_next();
     assert_eq!((node.running(), &node.disk().assigned), (Some("a"), &None), "{:?}", node.events());
@@ -151,8 +149,7 @@ fn a_wait_for_a_confirmation_ends_on_a_node_that_reboots_in_a_loop() {
 #[test]
 fn a_confirmation_is_answered_once_it_is_durable() {
     let mut node = awaiting();
-    node.store.stall();
-    let number = node.ask(Command::Confirm { extend_seconds: None });
+    let number = node.stall().ask(Command::Confirm { extend_seconds: None });
     node.pass(2);
     assert_eq!((node.answer_to(number), node.last_known_good()), (None, ""));
     node.end_stall().pass(5);
@@ -169,8 +166,7 @@ fn a_confirmation_in_time_is_not_overtaken_by_its_deadline() {
         while node.state.confirm_left() != Some(2) {
             node.pass(1);
         }
-        node.store.stall();
-        let number = node.ask(Command::Confirm { extend_seconds: None });
+        let number = node.stall().ask(Command::Confirm { extend_seconds: None });
         node.pass(10);
         assert_eq!((node.answer_to(number), node.running()), (None, Some("a")), "{:?}", node.events());
         if durable {
@@ -230,9 +226,7 @@ fn an_annotation_that_was_obeyed_is_not_obeyed_again_in_the_next_life() {
 fn what_is_about_to_run_is_pinned_before_the_first_start() {
     let mut node = proven("a");
     let before = node.starts.len();
-    node.store.stall();
-    node.reboot();
-    let number = node.ask(Command::Pin { to: None });
+    let number = node.stall().reboot().ask(Command::Pin { to: None });
     node.end_stall().pass(60);
     assert!(node.answer_to(number).is_some_and(|answer| answer.is_ok_and(|text| text.contains("uid-a"))));
     let pinned = node.disk().pin.clone().map(|pin| pin.version.map(|version| version.source));
@@ -266,8 +260,7 @@ fn a_command_that_cannot_be_written_is_refused() {
 #[test]
 fn what_a_command_asks_for_is_done_once_it_is_durable() {
     let mut node = proven("a");
-    node.store.stall();
-    let number = node.ask(Command::Pin { to: Some(Target::Local) });
+    let number = node.stall().ask(Command::Pin { to: Some(Target::Local) });
     node.pass(2);
     assert_eq!((node.answer_to(number), node.starts.len()), (None, 2));
     node.end_stall().pass(5);
@@ -279,8 +272,7 @@ fn what_a_command_asks_for_is_done_once_it_is_durable() {
 #[test]
 fn a_command_is_answered_although_the_disk_is_not() {
     let mut node = proven("a");
-    node.store.stall();
-    let number = node.ask(Command::Freeze);
+    let number = node.stall().ask(Command::Freeze);
     node.pass(60);
     assert!(node.answer_to(number).expect("it is answered").is_err());
     node.end_stall().pass(60);
@@ -297,8 +289,7 @@ fn a_command_stands_although_something_is_learned_meanwhile() {
     node.preflight_answers = false;
     node.boot();
     assert_eq!(node.running(), None, "it waits for the verdict");
-    node.store.stall();
-    let number = node.ask(Command::Freeze);
+    let number = node.stall().ask(Command::Freeze);
     node.end_preflight();
     assert_eq!(node.answer_to(number), None, "it is not durable yet");
     node.end_stall();
@@ -315,8 +306,7 @@ fn a_command_stands_although_something_is_learned_meanwhile() {
 #[test]
 fn a_command_gives_way_to_a_rollback_meanwhile() {
     let mut node = proven("a");
-    node.define("x", json!({}), confirmed("30m")).assign("x").pass(60);
-    node.store.stall();
+    node.define("x", json!({}), confirmed("30m")).assign("x").pass(60).stall();
     let number = node.ask(Command::Confirm { extend_seconds: None });
     for _ in 0..2 {
         node.exit(1).pass(10); // a start waits a while for the disk

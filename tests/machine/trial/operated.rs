@@ -7,7 +7,7 @@ use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::{Effect, Input, Settings, StoreRequest};
 use serde_json::json;
 
-use crate::{awaiting, confirmed, minutes, pod, prove, proven};
+use crate::{acknowledged, awaiting, confirmed, minutes, pod, prove, proven};
 use testkit::node::{Node, source, torn};
 
 #[test]
@@ -166,9 +166,7 @@ fn hazards_are_refused_unless_acknowledged() {
     assert_eq!(node.active(), "");
     let message = node.message("KubeletConfigRejected");
     assert!(message.contains("cgroupDriver") && message.contains("kubelet-supervisor.io/acknowledge"), "{message}");
-    let annotations =
-        ConfigAnnotations { acknowledge: Some("cgroupDriver".to_owned()), ..ConfigAnnotations::default() };
-    node.define("b", json!({"cgroupDriver": "systemd"}), annotations).assign("b").pass(5);
+    node.define("b", json!({"cgroupDriver": "systemd"}), acknowledged(Some("cgroupDriver"))).assign("b").pass(5);
     assert_eq!(node.active(), "b");
     assert_eq!(node.starts, ["", "b"]);
 }
@@ -212,8 +210,7 @@ fn last_known_good_keeps_its_fields_of_no_effect() {
 #[test]
 fn the_way_back_to_last_known_good_needs_no_acknowledgement() {
     let mut node = proven("a");
-    let annotations = ConfigAnnotations { acknowledge: Some("all".to_owned()), ..ConfigAnnotations::default() };
-    node.define("b", json!({"cpuManagerPolicy": "static"}), annotations).assign("b").pass(5);
+    node.define("b", json!({"cpuManagerPolicy": "static"}), acknowledged(Some("all"))).assign("b").pass(5);
     assert_eq!(node.active(), "b");
     node.assign("a").pass(5);
     assert_eq!(node.active(), "a");

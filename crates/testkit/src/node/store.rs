@@ -69,10 +69,6 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn stall(&mut self) {
-        self.stalled = true;
-    }
-
     pub(super) fn forget_requests(&mut self) {
         self.waiting.clear();
     }
@@ -129,6 +125,12 @@ impl Store {
 }
 
 impl Node {
+    /// From now on the disk answers nothing.
+    pub fn stall(&mut self) -> &mut Self {
+        self.store.stalled = true;
+        self
+    }
+
     /// Whatever waits for the disk is served now, in order.
     pub fn end_stall(&mut self) -> &mut Self {
         self.store.stalled = false;
