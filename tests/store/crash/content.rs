@@ -72,16 +72,13 @@ fn a_configuration_appears_whole() {
         write(&disk, 1).unwrap();
         disk
     };
-    at_every_operation(
-        prepared,
-        |disk| usize::from(write(disk, 2).is_ok()),
-        |disk, acknowledged, context| {
-            assert!(is_there(disk, 1, context), "{context}: another one was lost");
-            assert!(is_there(disk, 2, context) || acknowledged == 0, "{context}: it was lost");
-            write(disk, 2).unwrap();
-            assert!(is_there(disk, 2, context), "{context}");
-        },
-    );
+    let written = |disk: &SimDisk| usize::from(write(disk, 2).is_ok());
+    at_every_operation(prepared, written, |disk, acknowledged, context| {
+        assert!(is_there(disk, 1, context), "{context}: another one was lost");
+        assert!(is_there(disk, 2, context) || acknowledged == 0, "{context}: it was lost");
+        write(disk, 2).unwrap();
+        assert!(is_there(disk, 2, context), "{context}");
+    });
 }
 
 #[test]
@@ -96,16 +93,13 @@ fn a_damaged_one_is_mended() {
             assert!(matches!(&error, RenderError::Checkpoint(why) if why.contains(damaged)), "{error:?}");
             disk
         };
-        at_every_operation(
-            prepared,
-            |disk| usize::from(write(disk, 2).is_ok()),
-            |disk, acknowledged, context| {
-                assert!(is_there(disk, 1, context), "{damaged}, {context}: another one was lost");
-                assert!(is_there(disk, 2, context) || acknowledged == 0, "{damaged}, {context}: it was not mended");
-                write(disk, 2).unwrap();
-                assert!(is_there(disk, 2, context), "{damaged}, {context}");
-            },
-        );
+        let written = |disk: &SimDisk| usize::from(write(disk, 2).is_ok());
+        at_every_operation(prepared, written, |disk, acknowledged, context| {
+            assert!(is_there(disk, 1, context), "{damaged}, {context}: another one was lost");
+            assert!(is_there(disk, 2, context) || acknowledged == 0, "{damaged}, {context}: it was not mended");
+            write(disk, 2).unwrap();
+            assert!(is_there(disk, 2, context), "{damaged}, {context}");
+        });
     }
 }
 
@@ -177,22 +171,16 @@ fn a_checkpoint_appears_whole() {
             let (opened, payload) = (store(disk).open(source), payload(source, &text(7)));
             opened.is_ok_and(|opened| opened.files == payload.data && opened.annotations == payload.annotations)
         };
-        at_every_operation(
-            prepared,
-            |disk| usize::from(save(disk, &new)),
-            |disk, acknowledged, context| {
-                assert!(all(disk, &source(1)), "{context}: another one was lost");
-                assert!(all(disk, &new) || acknowledged == 0, "{context}: it was lost");
-                // Before that it is not there, or what is there is whole: its checksums follow it.
-                let opened = store(disk).open(&new);
-                assert!(
-                    opened.is_err() || opened.is_ok_and(|it| it.files == payload(&new, &text(7)).data),
-                    "{context}"
-                );
-                assert!(save(disk, &new), "{context}");
-                assert!(all(disk, &new), "{context}");
-            },
-        );
+        let written = |disk: &SimDisk| usize::from(save(disk, &new));
+        at_every_operation(prepared, written, |disk, acknowledged, context| {
+            assert!(all(disk, &source(1)), "{context}: another one was lost");
+            assert!(all(disk, &new) || acknowledged == 0, "{context}: it was lost");
+            // Before that it is not there, or what is there is whole: its checksums follow it.
+            let opened = store(disk).open(&new);
+            assert!(opened.is_err() || opened.is_ok_and(|it| it.files == payload(&new, &text(7)).data), "{context}");
+            assert!(save(disk, &new), "{context}");
+            assert!(all(disk, &new), "{context}");
+        });
     }
 }
 

@@ -69,32 +69,29 @@ fn edit(disk: &SimDisk, assigned: Option<&Source>) {
 #[test]
 fn records_are_whole_and_what_was_acknowledged_is_there() {
     let story = story();
-    at_every_operation(
-        SimDisk::default,
-        |disk| write(disk, &story),
-        |disk, acknowledged, context| {
-            let stored = read(disk);
-            assert!(!stored.meta_changed, "{context}: nobody else wrote: {stored:?}");
-            let empty = stored.state == RecordFile::Absent;
-            let (found, refused) = stored.into_records();
-            assert_eq!(refused, None, "{context}");
-            // What was tried after what was acknowledged may be there as well.
-            let known = story[acknowledged.saturating_sub(1)..].contains(&found) || (empty && acknowledged == 0);
-            assert!(known, "{context}: {acknowledged} were acknowledged, found {found:?}");
+    let written = |disk: &SimDisk| write(disk, &story);
+    at_every_operation(SimDisk::default, written, |disk, acknowledged, context| {
+        let stored = read(disk);
+        assert!(!stored.meta_changed, "{context}: nobody else wrote: {stored:?}");
+        let empty = stored.state == RecordFile::Absent;
+        let (found, refused) = stored.into_records();
+        assert_eq!(refused, None, "{context}");
+        // What was tried after what was acknowledged may be there as well.
+        let known = story[acknowledged.saturating_sub(1)..].contains(&found) || (empty && acknowledged == 0);
+        assert!(known, "{context}: {acknowledged} were acknowledged, found {found:?}");
 
-            // The next life goes on, and native's records follow.
-            let mut next = store(disk);
-            next.load();
-            let more = Records { retried: Some("later".to_owned()), ..found };
-            next.record(&more).unwrap();
-            assert_eq!(meta(disk), native(&more), "{context}");
-            assert_eq!(read(disk).state, RecordFile::Read(Box::new(more)), "{context}");
+        // The next life goes on, and native's records follow.
+        let mut next = store(disk);
+        next.load();
+        let more = Records { retried: Some("later".to_owned()), ..found };
+        next.record(&more).unwrap();
+        assert_eq!(meta(disk), native(&more), "{context}");
+        assert_eq!(read(disk).state, RecordFile::Read(Box::new(more)), "{context}");
 
-            edit(disk, Some(&source(99)));
-            let stored = read(disk);
-            assert!(stored.meta_changed && stored.assigned == Ok(Some(source(99))), "{context}: {stored:?}");
-        },
-    );
+        edit(disk, Some(&source(99)));
+        let stored = read(disk);
+        assert!(stored.meta_changed && stored.assigned == Ok(Some(source(99))), "{context}: {stored:?}");
+    });
 }
 
 /// A way back to native and to us again, with an assignment that we had before.
