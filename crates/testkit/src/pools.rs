@@ -141,9 +141,7 @@ impl World {
 
     /// What a node does with [`TARGET`].
     pub fn set_outcome(&self, number: usize, outcome: Outcome) {
-        self.fleet.control(&name(number), |node| {
-            node.outcomes.insert(TARGET.to_owned(), outcome);
-        });
+        self.set_outcome_with(number, TARGET, outcome);
     }
 
     /// The same with the ConfigMap of this name.

@@ -209,27 +209,21 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Lives until then, or for ever.
+async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The daemon's loop, without signals: nobody sends these supervisors any.
 async fn supervise(mut executor: Executor<StandIn>, mut queue: UnboundedReceiver<Input>, clock: Clock) {
     let mut go_on = executor.boot(clock.now(), Beginning::Supervisor);
     while go_on {
-        let deadline = executor.state.deadline();
-        let due = async {
-            match deadline {
-                Some(at) => {
-                    let left = at.saturating_sub(clock.now().boot);
-                    tokio::time::sleep(left + Duration::from_millis(1)).await;
-                }
-                None => std::future::pending().await,
-            }
-        };
-        let coming = executor.ports.next();
-        let happens = async {
-            match coming {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
+        let left = executor.state.deadline().map(|at| at.saturating_sub(clock.now().boot));
+        let due = reached(left.map(|left| Instant::now() + left + Duration::from_millis(1)));
+        let happens = reached(executor.ports.next());
         let input = tokio::select! {
             biased;
             input = queue.recv() => input,
@@ -266,12 +260,7 @@ async fn report_on(node: Arc<Node>, mut reports: watch::Receiver<Report>, client
         tokio::select! {
             changed = reports.changed() => if changed.is_err() { return },
             () = node.poke.notified() => {}
-            () = async {
-                match until {
-                    Some(until) => tokio::time::sleep_until(until).await,
-                    None => std::future::pending().await,
-                }
-            } => {}
+            () = reached(until) => {}
         }
     }
 }
