@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::built::program;
+use testkit::built::{given, program};
 use testkit::port::Port;
 use testkit::rig::{LOAD, Rig, VALIDATE, configuration, eventually_within, killer};
 
@@ -45,15 +45,12 @@ impl Prometheus {
         let file = dir.path().join("prometheus.yml");
         std::fs::write(&file, config.to_string()).unwrap();
         let log = std::fs::File::create(dir.path().join("log")).unwrap();
-        let child = Command::new(program)
-            .arg(format!("--config.file={}", file.display()))
-            .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
-            .arg(format!("--web.listen-address={}", port.address()))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{program}: {error}"));
+        let mut command = Command::new(program);
+        command.arg(format!("--config.file={}", file.display()));
+        command.arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()));
+        command.arg(format!("--web.listen-address={}", port.address()));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{program}: {error}"));
         let prometheus = Prometheus { child, port, dir };
         eventually_within(LIMIT, "Prometheus is ready", || {
             prometheus.get("/-/ready").filter(|(code, _)| *code == 200).map(drop)
@@ -165,12 +162,10 @@ impl Fleet {
     fn live(&self) {
         self.rig("proven").prove("good", &configuration("maxPods: 42"));
         let refused = self.rig("refused");
-        let version = refused.put("bad", &configuration("kubeAPIQPS: -1"));
-        refused.assign("bad");
+        let version = refused.offer("bad", &configuration("kubeAPIQPS: -1"));
         refused.wait_error(&version, VALIDATE);
         let back = self.rig("back");
-        let version = back.put("killer", &killer());
-        back.assign("killer");
+        let version = back.offer("killer", &killer());
         back.wait_error(&version, LOAD);
         self.rig("trial").apply("good", &configuration("maxPods: 43"));
     }
@@ -187,15 +182,10 @@ impl Controller {
         let pool = json!({"nodeSelector": {"matchLabels": {"none": "yes"}}, "kubeletConfiguration": {"maxPods": 60}});
         rig.server.put_pool("workers", &pool);
         let port = Port::free();
-        let child = Command::new(program("kubectl-kubelet_config"))
-            .arg("controller")
-            .arg(format!("--metrics-bind-address={}", port.address()))
-            .env("KUBECONFIG", rig.at("kubeconfig"))
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Controller { child, port }
+        let mut command = Command::new(program("kubectl-kubelet_config"));
+        command.arg("controller").arg(format!("--metrics-bind-address={}", port.address()));
+        command.env("KUBECONFIG", rig.at("kubeconfig")).stdin(Stdio::null()).stderr(Stdio::null());
+        Controller { child: command.spawn().unwrap(), port }
     }
 }
 
@@ -292,15 +282,7 @@ fn metrics(prometheus: &Prometheus, fleet: &Fleet) {
     for (node, rig) in &fleet.rigs {
         let (status, text) = rig.get("/metrics");
         assert!(status.contains(" 200 "), "{node}: {status}");
-        let mut check = Command::new(&promtool)
-            .args(["check", "metrics"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{promtool}: {error}"));
-        check.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        let output = check.wait_with_output().unwrap();
+        let output = given(Command::new(&promtool).args(["check", "metrics"]), &text);
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(output.status.success() && said.is_empty(), "{node}: {}: {said}", output.status);
         let types: Vec<(&str, &str)> =

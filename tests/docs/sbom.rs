@@ -19,20 +19,8 @@ fn cargo(args: &[&str]) -> String {
 
 /// `NAME@VERSION` of what is linked into this program, and what builds that, by a walk that knows features.
 fn tree(program: &str, host: &str) -> BTreeSet<String> {
-    let args = [
-        "tree",
-        "--locked",
-        "--offline",
-        "--edges",
-        "normal,build",
-        "--prefix",
-        "none",
-        "--target",
-        host,
-        "-p",
-        program,
-    ];
-    program::linked_packages(&cargo(&args))
+    let of = format!("tree --locked --offline --edges normal,build --prefix none --target {host} -p {program}");
+    program::linked_packages(&cargo(&of.split(' ').collect::<Vec<_>>()))
 }
 
 #[test]

@@ -80,13 +80,9 @@ impl Device {
 
     /// Everything is prepared; the power goes at [`Switch::cut`].
     pub fn switch(&self) -> Switch {
-        let mut helper = Command::new("perl")
-            .args(["-e", CUT])
-            .arg(&self.at)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new("perl");
+        command.args(["-e", CUT]).arg(&self.at).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut helper = command.spawn().unwrap();
         let mut said = [0; 6];
         helper.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
         Switch(helper)

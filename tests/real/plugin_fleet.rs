@@ -194,14 +194,9 @@ impl<'a> World<'a> {
     fn controller(&self) -> Child {
         let path = self.case.cluster.dir.join("logs").join(format!("{}-controllers.log", self.case.name));
         let log = std::fs::File::options().create(true).append(true).open(path).unwrap();
-        Command::new(program("kubectl-kubelet_config"))
-            .args(["--kubeconfig", self.case.var("KUBECONFIG"), "--as", ACCOUNT, "controller"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap()
+        let mut command = Command::new(program("kubectl-kubelet_config"));
+        command.args(["--kubeconfig", self.case.var("KUBECONFIG"), "--as", ACCOUNT, "controller"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true).spawn().unwrap()
     }
 
     /// Which of these holds the Lease, once one does that is not this one.

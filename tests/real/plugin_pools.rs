@@ -110,16 +110,8 @@ pub fn pool(case: &Case) {
     case.await_configz("maxPods", &json!(51));
     case.await_configz("podPidsLimit", &json!(1020));
     let good = await_condition(case, "Ready", "Complete")["status"]["currentRevision"].as_str().unwrap().to_owned();
-    let told = [
-        "-n",
-        "default",
-        "get",
-        "events",
-        "-o",
-        "name",
-        "--field-selector",
-        "involvedObject.name=real,reason=Complete",
-    ];
+    let told = "-n default get events -o name --field-selector involvedObject.name=real,reason=Complete";
+    let told: Vec<&str> = told.split(' ').collect();
     until("the event that says so", || {
         let events = case.try_kubectl(&told)?;
         if events.is_empty() { Err("none".to_owned()) } else { Ok(()) }

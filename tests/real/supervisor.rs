@@ -88,20 +88,11 @@ impl<'a> Case<'a> {
         let log = self.cluster.dir.join("logs").join(format!("{}.log", self.name));
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let file = File::options().create(true).append(true).open(&log).unwrap();
-        let child = Command::new(binary)
-            .arg("run")
-            .args(own)
-            .args(at_once)
-            .args(options)
-            .args(["--trial-duration", trial, "--metrics-bind-address", &format!("127.0.0.1:{port}"), "--"])
-            .args(kubelet)
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().unwrap())
-            .stderr(file)
-            .spawn()
-            .unwrap();
-        let dir = dir.to_owned();
+        let mut command = Command::new(binary);
+        command.arg("run").args(own).args(at_once).args(options).args(["--trial-duration", trial]);
+        command.args(["--metrics-bind-address", &format!("127.0.0.1:{port}"), "--"]).args(kubelet);
+        command.process_group(0).stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+        let (child, dir) = (command.spawn().unwrap(), dir.to_owned());
         Supervisor { child, cluster: self.cluster, dir, log, port, ended: None }
     }
 

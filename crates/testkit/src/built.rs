@@ -1,9 +1,10 @@
 //! The programs that cargo built beside the test that runs.
 
 use std::fs::Permissions;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 /// The root of the workspace.
 pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -42,6 +43,17 @@ pub fn write_script(path: &Path, commands: &str) {
     std::fs::set_permissions(&written, Permissions::from_mode(0o755)).expect("chmod a script");
     copy_program(&written, &new);
     std::fs::rename(&new, path).expect("rename a script");
+}
+
+/// What a program says that is given this on its standard input.
+///
+/// # Panics
+/// If it cannot be run.
+pub fn given(command: &mut Command, input: &str) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes()); // who reads none ends without
+    child.wait_with_output().expect("its end")
 }
 
 /// A file of the workspace, by its path from the root.
@@ -86,16 +98,7 @@ pub fn image(directory: &Path) -> Image {
 /// The plugin's library, as it was compiled for the tests of the workspace.
 fn plugin_library() -> PathBuf {
     let mut command = Command::new("cargo");
-    command.args([
-        "test",
-        "--locked",
-        "--quiet",
-        "--workspace",
-        "--no-run",
-        "--message-format=json",
-        "--test",
-        "image",
-    ]);
+    command.args("test --locked --quiet --workspace --no-run --message-format=json --test image".split(' '));
     forget_package(&mut command);
     let output = command.current_dir(ROOT).stderr(Stdio::inherit()).output().expect("cargo");
     let messages = String::from_utf8_lossy(&output.stdout);

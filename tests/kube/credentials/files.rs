@@ -195,14 +195,10 @@ async fn what_can_be_used() {
         assert!(connected.notices.is_empty());
         assert_eq!(connected.renew_at.is_some(), node == NODE, "the end of the certificate is awaited");
         let end = if node == NODE { "4133894400" } else { "0" };
-        let line = credentials
-            .metrics
-            .open_metrics()
-            .lines()
-            .find(|line| line.starts_with("kubelet_supervisor_client_certificate_expiration_timestamp_seconds "))
-            .unwrap()
-            .to_owned();
-        assert!(line.split(' ').nth(1).unwrap().starts_with(end), "{line}");
+        let metrics = credentials.metrics.open_metrics();
+        let metric = "kubelet_supervisor_client_certificate_expiration_timestamp_seconds ";
+        let value = metrics.lines().find_map(|line| line.strip_prefix(metric)).unwrap();
+        assert!(value.starts_with(end), "{value}");
     }
 }
 

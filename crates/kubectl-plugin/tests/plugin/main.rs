@@ -15,12 +15,12 @@ mod read;
 mod status;
 mod terminal;
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use testkit::api_server::ApiServer;
+use testkit::built::given;
 
 const NODE: &str = "n1";
 const HEAD: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
@@ -122,10 +122,7 @@ fn command(kubeconfig: &Path, args: &[&str]) -> Command {
 
 fn run(kubeconfig: &Path, dir: &Path, args: &[&str], input: &str) -> Ran {
     let mut command = command(kubeconfig, args);
-    command.current_dir(dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes()); // who reads none ends without
-    let output = child.wait_with_output().unwrap();
+    let output = given(command.current_dir(dir), input);
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ran { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }

@@ -244,7 +244,7 @@ fn prove(bench: &Bench, nodes: &[String], version: &Value, stop: &AtomicBool) {
 }
 
 /// Twelve nodes with an old version, and an immutable new one; args of the rollout that brings it to them.
-fn twelve() -> (Bench, Vec<String>, Value, [&'static str; 10]) {
+fn twelve() -> (Bench, Vec<String>, Value, Vec<&'static str>) {
     let bench = Bench::new();
     bench.server.delete_node(crate::NODE);
     bench.server.drop_dynamic_config(true);
@@ -257,19 +257,8 @@ fn twelve() -> (Bench, Vec<String>, Value, [&'static str; 10]) {
     for name in &nodes {
         bench.server.put_node(name, node(Some("pool-a-1"), Some(&proven), "LastKnownGood", "Proven: x"));
     }
-    let args = [
-        "rollout",
-        "pool-a-2",
-        "-l",
-        "pool=a",
-        "--name",
-        "workers",
-        "--min-trial=1s",
-        "--canaries",
-        "2",
-        "--max-unavailable=4",
-    ];
-    (bench, nodes, new, args)
+    let args = "rollout pool-a-2 -l pool=a --name workers --min-trial=1s --canaries 2 --max-unavailable=4";
+    (bench, nodes, new, args.split(' ').collect())
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Pools as Argo CD and Flux see them: the shipped health script, run by a Lua interpreter, on pools that the controller wrote the status
 //! of, and the rules of kstatus on the same.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use testkit::built::given;
 use testkit::pools::{Outcome, World};
 
 use super::{POOL, condition, observed, prepared, spec, with_controller};
@@ -46,15 +46,7 @@ fn health(interpreter: &str, pool: &Value) -> (String, String) {
          obj = {}\nlocal health = (function()\n{script}\nend)()\nwrite(health.status, '\\n', health.message)",
         lua(pool)
     );
-    let mut child = Command::new(interpreter)
-        .arg("-")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(program.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = given(Command::new(interpreter).arg("-"), &program);
     assert!(output.status.success(), "{}\n{pool:#}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8(output.stdout).unwrap();
     let (status, message) = said.split_once('\n').unwrap();
