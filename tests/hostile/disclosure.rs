@@ -57,7 +57,7 @@ fn what_is_refused_is_told_without_its_secrets() {
         rig.wait_error(&version, error);
         let told = [
             rig.status().to_string(),
-            rig.status_text(&[]).1,
+            rig.verb(&["status"]).1,
             rig.done(&["history", "-o", "json"]),
             rig.server.node(NODE).to_string(),
             json!(rig.server.events()).to_string(),

@@ -62,7 +62,7 @@ fn goes_on(rig: &Rig, good: &Version, starts: usize, lie: &str) {
     assert!(!testkit::rig::is_gone(rig.last_pid()), "{lie}");
     let status = rig.status();
     assert!(is(&status, "lastKnownGood", good), "{lie}: {status}");
-    let said = [status.to_string(), rig.status_text(&[]).1, rig.server.node(NODE)["status"].to_string()];
+    let said = [status.to_string(), rig.verb(&["status"]).1, rig.server.node(NODE)["status"].to_string()];
     let log = rig.log();
     let lines = log.lines().filter(|line| line.starts_with("kubelet-supervisor"));
     for text in said.iter().flat_map(|text| text.lines()).chain(lines) {

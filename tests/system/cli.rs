@@ -107,7 +107,7 @@ fn render_shows_what_the_kubelet_gets_and_what_flags_shadow() {
     assert!(code == 0 && stderr.contains("the assigned configuration, /api/v1/namespaces/kube-system/configmaps/a"));
     assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap(), rig.last_config());
     assert_eq!(rig.status()["shadowedByFlags"], serde_json::json!(["maxPods (--max-pods)"]));
-    assert!(rig.status_text(&[]).1.contains("No effect:       maxPods (--max-pods), the command line wins"));
+    assert!(rig.verb(&["status"]).1.contains("No effect:       maxPods (--max-pods), the command line wins"));
 }
 
 /// A unit's own line has variables, which a shell does not have.
@@ -213,12 +213,12 @@ fn render_effective_says_where_each_value_comes_from() {
 #[test]
 fn status_with_and_without_a_supervisor() {
     let mut rig = Rig::long_trial();
-    let (code, _, stderr) = rig.status_text(&[]);
+    let (code, _, stderr) = rig.verb(&["status"]);
     assert!(code == 1 && stderr.contains("no supervisor answers") && stderr.contains("there is no store"), "{stderr}");
     rig.up();
     let (uid, version) = rig.apply("a", &configuration("maxPods: 42"));
     rig.wait_status("the trial runs", |status| status["trial"]["since"].is_string());
-    let (code, text, _) = rig.status_text(&[]);
+    let (code, text, _) = rig.verb(&["status"]);
     let source = format!("kube-system/a key kubelet (uid {uid}, resourceVersion {version})");
     assert_eq!(code, 0);
     for line in [
@@ -240,7 +240,7 @@ fn status_with_and_without_a_supervisor() {
     assert_eq!(json["assigned"]["configMap"]["resourceVersion"], version);
     assert!(json["active"].is_null() && json["kubelet"]["pid"].is_null());
     assert!(json["error"].as_str().unwrap().starts_with("no supervisor is running: "), "{json}");
-    let (code, text, _) = rig.status_text(&["--output=text"]);
+    let (code, text, _) = rig.verb(&["status", "--output=text"]);
     assert!(code == 0 && text.contains(&format!("Assigned:        {source}")), "{text}");
     assert!(text.contains("To do:           see why with systemctl status kubelet"), "{text}");
 }

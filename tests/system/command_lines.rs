@@ -86,7 +86,7 @@ fn an_openshift_node(hyperkube: bool) {
     assert!(last.starts_with(&format!("--config={}", rig.at("dynamic/supervisor/configs").display())), "{last}");
     let status = rig.wait_status("what flags shadow", |status| status["shadowedByFlags"] != json!([]));
     assert_eq!(status["shadowedByFlags"], json!(["systemReserved (--system-reserved)"]));
-    let (_, text, _) = rig.status_text(&[]);
+    let (_, text, _) = rig.verb(&["status"]);
     assert!(text.contains("systemReserved (--system-reserved), the command line wins"), "{text}");
 
     // Overlay: a line is enough, all else is the local file's.

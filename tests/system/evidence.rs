@@ -50,8 +50,7 @@ fn a_runtime_that_goes_away_with_a_change_is_asked_of_last_known_good() {
     let version = rig.apply("a", &configuration("maxPods: 42"));
     rig.wait_status("it is judged by the runtime", |status| status["trial"]["signals"]["runtime"] == "good");
     answers.store(false, Ordering::SeqCst);
-    let message = rig.wait_event("KubeletConfigRolledBack", &version);
-    assert!(message.contains("the container runtime has not answered"), "{message}");
+    rig.wait_told("KubeletConfigRolledBack", &version, "the container runtime has not answered");
     rig.wait_condition("False", "NotToBlame");
     rig.wait_status("last known good fails alike", |status| status["badVersions"] == json!([]));
     answers.store(true, Ordering::SeqCst);
@@ -71,7 +70,7 @@ fn all_that_is_said(rig: &Rig) -> String {
         ours.join("\n"),
         json!(rig.server.events()).to_string(),
         rig.server.node(NODE).to_string(),
-        rig.status_text(&[]).1,
+        rig.verb(&["status"]).1,
         rig.status().to_string(),
         rig.done(&["history", "-v"]),
         rig.done(&["history", "-o", "json"]),
@@ -102,7 +101,7 @@ fn why_it_died_is_reported_everywhere_and_no_secret_anywhere() {
         let told = in_short.lines().find(|line| line.contains("RolledBack")).unwrap().to_owned();
         let detail = status["errorDetail"].as_str().unwrap().to_owned();
         let memory = status["badVersions"][0]["detail"].as_str().unwrap().to_owned();
-        for place in [message, rig.status_text(&[]).1, detail, told, memory] {
+        for place in [message, rig.verb(&["status"]).1, detail, told, memory] {
             assert!(place.contains("Failed to start ContainerManager") && place.contains(fatal), "{style:?}: {place}");
         }
         assert!(history.lines().any(|line| line.starts_with("    ") && line.contains(fatal)), "{history}");

@@ -40,7 +40,7 @@ fn what_they_say_is_told_and_nothing_is_restarted() {
     let is_told = |event: &Value| event["reason"] == "KubeletConfigLocalFiles" && event["type"] == "Warning";
     rig.server.wait_event(Duration::from_secs(60), is_told).unwrap();
     assert_eq!(rig.metric("kubelet_supervisor_local_files_differ"), Some(1.0));
-    let (code, text, _) = rig.status_text(&[]);
+    let (code, text, _) = rig.verb(&["status"]);
     assert!(code == 0 && text.contains("Local files:"), "{text}");
 
     // A drop-in that comes, one below that changes, one that cannot be used.

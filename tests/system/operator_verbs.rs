@@ -27,7 +27,7 @@ fn what_is_confirmed_on_the_node_is_last_known_good() {
     assert!(message.starts_with("Healthy; rolled back unless confirmed within 1m0s: "), "{message}");
     let status = rig.wait_status("it says so", |status| status["trial"]["confirmWithinSeconds"].is_u64());
     assert!(status["trial"]["state"] == "running" && is(&status, "lastKnownGood", &good), "{status}");
-    let text = rig.status_text(&[]).1;
+    let text = rig.verb(&["status"]).1;
     assert!(
         text.contains("rolled back unless confirmed within") && text.contains("kubelet-supervisor confirm"),
         "{text}"
@@ -52,8 +52,7 @@ fn rollback_leaves_what_runs_and_retry_tries_it_again() {
     let version = rig.apply("a", &configuration("maxPods: 42"));
     assert_eq!(rig.done(&["rollback"]), "going back to the local configuration");
     wait_pods(&rig, 110);
-    let message = rig.wait_event("KubeletConfigRolledBack", &version);
-    assert!(message.contains("an operator asked for it"), "{message}");
+    rig.wait_told("KubeletConfigRolledBack", &version, "an operator asked for it");
     rig.wait_error(&version, LOAD);
     assert_eq!(rig.metric("kubelet_supervisor_rollbacks_total{reason=\"operator\"}"), Some(1.0));
     let (code, _, stderr) = rig.verb(&["rollback"]);
@@ -104,7 +103,7 @@ fn a_pin_holds_until_unpin() {
     rig.done(&["pin", &id(&first)]);
     wait_pods(&rig, 1);
     wait_event_with(&rig, "KubeletConfigPinned", "is pinned until unpin");
-    assert!(rig.status_text(&[]).1.contains("pinned, until kubelet-supervisor unpin"));
+    assert!(rig.verb(&["status"]).1.contains("pinned, until kubelet-supervisor unpin"));
     rig.wait_active(&first);
     // What is assigned meanwhile waits, a restart included.
     let last = rig.put("a", &configuration("maxPods: 3"));

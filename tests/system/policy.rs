@@ -66,8 +66,7 @@ fn what_runs_and_is_forbidden_goes_on_until_the_next_start() {
     let starts = rig.starts();
     write(&rig, "pinnedFields: {maxPods: 110}\n");
     state(&rig, "violated");
-    let told = rig.wait_event("KubeletConfigForbidden", &version);
-    assert!(told.contains("pinnedFields: maxPods must be 110"), "{told}");
+    rig.wait_told("KubeletConfigForbidden", &version, "pinnedFields: maxPods must be 110");
     assert_eq!(rig.starts(), starts);
     crate::kill_kubelet(&rig);
     rig.wait_config("the node's own configuration runs", |config| {
@@ -151,14 +150,8 @@ fn files_by_hand_are_held_against_it() {
     let ask = |verb: &str, text: &str, more: &[&str]| {
         std::fs::write(&payload, configuration(text)).unwrap();
         let mut command = supervisor();
-        command
-            .arg(verb)
-            .arg(&payload)
-            .args(["--policy", &path])
-            .args(more)
-            .arg("--")
-            .arg(&rig.program)
-            .args(&rig.args);
+        command.arg(verb).arg(&payload).args(["--policy", &path]).args(more);
+        command.arg("--").arg(&rig.program).args(&rig.args);
         testkit::rig::exit_and_output(&command.output().unwrap())
     };
     let told = "the node's policy: deniedFields has staticPodPath, and it changes staticPodPath: unset → \"/tmp/pods\"";

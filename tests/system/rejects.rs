@@ -95,8 +95,7 @@ fn the_right_key_is_needed() {
     let rig = Rig::new().running();
     let version = rig.server.put_config_map(NAMESPACE, "a", &[("other", &configuration("")), ("third", "x")]);
     rig.assign("a");
-    let message = rig.wait_event("KubeletConfigRejected", &version);
-    assert!(message.contains("no key \"kubelet\" in its data (keys: other, third)"), "{message}");
+    rig.wait_told("KubeletConfigRejected", &version, "no key \"kubelet\" in its data (keys: other, third)");
     rig.wait_error(&version, LOAD);
     // The key is added, then another one is asked for.
     let (one, two) = (configuration("maxPods: 1"), configuration("maxPods: 2"));

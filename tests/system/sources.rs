@@ -31,8 +31,7 @@ fn the_merge_mode_of_a_config_map_is_an_annotation() {
     assert!(config["maxPods"] == 77 && config["clusterDNS"][0] == "10.0.0.10", "{config:#}");
     assert_eq!(config["clusterDomain"], "local.test");
     let version = rig.server.annotate_config_map(NAMESPACE, "a", "kubelet-supervisor.io/merge", "blend");
-    let message = rig.wait_event("KubeletConfigRejected", &version);
-    assert!(message.contains("unknown merge mode \"blend\""), "{message}");
+    rig.wait_told("KubeletConfigRejected", &version, "unknown merge mode \"blend\"");
 }
 
 #[test]

@@ -9,8 +9,7 @@ fn fails(payload: &str, start_timeout: &str, reason: &str, words: &str) {
     rig.up();
     let good = rig.prove("good", &configuration("maxPods: 42"));
     let bad = rig.offer("bad", &configuration(payload));
-    let message = rig.wait_event("KubeletConfigRolledBack", &bad);
-    assert!(message.contains(words), "{message}");
+    rig.wait_told("KubeletConfigRolledBack", &bad, words);
     rig.wait_error(&bad, LOAD);
     let config = rig.wait_active(&good);
     assert!(is(&config, "lastKnownGood", &good), "{config:#}");
@@ -55,8 +54,7 @@ fn a_node_that_dies_again_and_again_in_a_trial_comes_up_on_last_known_good() {
     rig.kill();
     rig.up();
     assert_eq!(rig.last_config()["maxPods"], 110);
-    let message = rig.wait_event("KubeletConfigRolledBack", &version);
-    assert!(message.contains("3 starts of the supervisor passed without proof"), "{message}");
+    rig.wait_told("KubeletConfigRolledBack", &version, "3 starts of the supervisor passed without proof");
     rig.wait_error(&version, LOAD);
     rig.wait_config("local", |config| config["active"].is_null());
     assert_eq!(rig.metric("kubelet_supervisor_rollbacks_total{reason=\"boots\"}"), Some(1.0));

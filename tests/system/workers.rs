@@ -45,7 +45,7 @@ fn speaks(rig: &Rig) -> u64 {
 /// Whoever asks is answered soon.
 fn assert_answers(rig: &Rig) {
     let begun = Instant::now();
-    let (code, _, stderr) = rig.status_text(&[]);
+    let (code, _, stderr) = rig.verb(&["status"]);
     assert!(code == 0 && begun.elapsed() < Duration::from_secs(2), "{:?}: {code} {stderr}", begun.elapsed());
 }
 

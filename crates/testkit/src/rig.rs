@@ -383,6 +383,12 @@ impl Rig {
         event.unwrap_or_else(|error| panic!("{reason} {version:?}: {error}"))["message"].as_str().unwrap().to_owned()
     }
 
+    /// The same, of which the message has these words.
+    pub fn wait_told(&self, reason: &str, version: &Version, words: &str) {
+        let message = self.wait_event(reason, version);
+        assert!(message.contains(words), "{message}");
+    }
+
     /// The reasons of all events, in order.
     pub fn reasons(&self) -> Vec<String> {
         self.server.events().iter().map(|event| event["reason"].as_str().unwrap_or_default().to_owned()).collect()
@@ -426,13 +432,8 @@ impl Rig {
         serde_json::from_str(&self.done(&["history", "-o", "json"])).unwrap()
     }
 
-    /// `kubelet-supervisor status` with these arguments: exit code, stdout, stderr.
-    pub fn status_text(&self, args: &[&str]) -> (i32, String, String) {
-        self.verb(&[&["status"], args].concat())
-    }
-
     pub fn status(&self) -> Value {
-        let (code, stdout, stderr) = self.status_text(&["-o", "json"]);
+        let (code, stdout, stderr) = self.verb(&["status", "-o", "json"]);
         assert_eq!(code, 0, "{stderr}");
         serde_json::from_str(&stdout).unwrap()
     }
