@@ -92,7 +92,13 @@ pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
     let fields: BTreeSet<&str> = before.keys().chain(after.keys()).map(String::as_str).collect();
     let mut changes = Vec::new();
     for field in fields.into_iter().filter(|field| !matches!(*field, "apiVersion" | "kind")) {
+        let before = changes.len();
         compare(field, effective(old, field), effective(new, field), &mut changes);
+        if table::find(field).is_none() {
+            // `maxPods.x` at the top is no part of maxPods.
+            let unknown = |change: &mut Change| (change.class, change.needs) = (HazardClass::Unknown, "");
+            changes.iter_mut().skip(before).for_each(unknown);
+        }
     }
     changes
 }

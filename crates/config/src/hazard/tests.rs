@@ -63,6 +63,12 @@ fn changes_are_named_entry_by_entry() {
 }
 
 #[test]
+fn a_name_with_a_dot_is_no_part_of_another_field() {
+    let changes = diff(&json!({}), &json!({"cgroupDriver.x": "systemd"}));
+    assert_eq!(changes.iter().map(|change| change.class).collect::<Vec<_>>(), [HazardClass::Unknown]);
+}
+
+#[test]
 fn a_given_eviction_map_replaces_the_defaults() {
     let new = json!({"evictionHard": {"memory.available": "1Gi"}});
     assert_eq!(
