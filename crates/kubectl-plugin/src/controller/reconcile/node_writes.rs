@@ -123,7 +123,8 @@ impl Reconciler {
     /// One of them was away when it was last looked, and this pool has control-plane Nodes.
     pub(super) fn waits_for_static_pods(&self, pool: &KubeletConfigPool) -> bool {
         let selects = |node: &PoolNode| node.is_control_plane() && pool.spec.node_selector.selects(&node.labels);
-        !self.memory.lock().static_pods.is_empty() && self.nodes.read(|nodes| nodes.values().any(selects))
+        let waits = !self.memory.lock().static_pods.is_empty();
+        waits && self.nodes.read(|nodes| nodes.values().any(selects))
     }
 
     /// What is seen of the static pods of all control-plane Nodes counts in what is decided next. Where that may not be looked

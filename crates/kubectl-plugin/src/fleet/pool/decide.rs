@@ -60,10 +60,10 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
         (_, Err(why)) => return only_joined(&members, status, &RevisionFault::invalid(why)),
     };
     let is_new = is_new(pool.status, update);
-    // What all Nodes had needs no proof.
+    // What all Nodes had is proven: a drain only waits until it is active.
     let drain_proof = if is_new { strategy.proof } else { Proof::Active };
-    let is_new = is_new && members.shared.is_empty();
-    let behind = members.own.iter().copied().filter(|node| is_new && !update.is_on(node));
+    let asks_preflight = is_new && members.shared.is_empty();
+    let behind = members.own.iter().copied().filter(|node| asks_preflight && !update.is_on(node));
     let preflight = Preflight::new(behind, update);
     let rollout = Rollout { pool, cluster, members: &members, strategy, windows, preflight, drain_proof, update };
     status.update_revision = Some(revision_name(&update.reference));
