@@ -2,7 +2,8 @@
 //!
 //! - Each asker has one question. The next one takes its place, and what answers the one before counts for nobody.
 //! - An answer is looked up once, by [`State::step`](super::State::step), and goes to the one who asked.
-//! - Nobody waits without an end. Who has no answer in time gives up; what is observed all the time is asked anew.
+//! - Nobody waits without an end. Most questions have a deadline here. The record is asked for again when `Reading` says so, an
+//!   observation when `Health` does; a change stops waiting for streams when its own patience is over.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::model::Moment;
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Asker {
-    /// The first decision, for the records. Asked anew with the same ticket: an answer to the question before is one to this.
+    /// The first decision, for the records. A retry keeps the ticket, so that a late answer to the first try still counts.
     Records,
     /// The record's writer.
     Writer,
@@ -29,15 +30,15 @@ pub(super) enum Asker {
     Start,
     /// The change: its checkpoint, its content, its verdict.
     Change,
-    /// The preflight on request: its ConfigMap, its content, its verdict, what is left of what runs out.
-    Request,
-    /// The pods of that one.
-    RequestPods,
-    /// What would be started in the place of a kubelet that hangs.
-    Hung,
-    /// Healthz of a kubelet that nobody judges.
-    Liveness,
-    /// An observation.
+    /// The preflight on request: its ConfigMap, its content, its verdict, the node's free memory, disk and process ids.
+    PreflightOnRequest,
+    /// The preflight on request, for the node's pods.
+    PodsOnRequest,
+    /// A kubelet that hangs: what would be started in its place.
+    HungLoad,
+    /// Healthz outside a trial and a control test: whether the kubelet hangs.
+    HungProbe,
+    /// Health: one kind of observation.
     Observed(Observation),
 }
 
@@ -99,7 +100,7 @@ impl Asks {
 
     /// What is on its way tells of another process.
     pub(super) fn forget_process(&mut self) {
-        self.open.retain(|asker, _| !matches!(asker, Asker::Observed(_) | Asker::Liveness | Asker::Hung));
+        self.open.retain(|asker, _| !matches!(asker, Asker::Observed(_) | Asker::HungProbe | Asker::HungLoad));
     }
 
     /// The ticket that waits for an answer.

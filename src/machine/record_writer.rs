@@ -163,7 +163,7 @@ impl RecordWriter {
 
     /// Writes what is due. Gives a proposal whose write had no answer in time.
     pub(super) fn tick(&mut self, asks: &mut Asks, now: Moment, fx: &mut Vec<Effect>) -> Option<Outcome> {
-        if asks.give_up(Asker::Writer, now).is_some() {
+        if asks.give_up(Asker::Writer, now).is_some() && self.write.is_some() {
             return self.recorded(Err(no_answer(limits::STORE_DEADLINE)), now, fx);
         }
         self.write(asks, now, fx);

@@ -149,7 +149,21 @@ impl State {
             Input::Reported(number) => fx.push(Effect::Store(StoreRequest::Reported(number))),
             Input::Shutdown => self.shutdown(fx),
             Input::Retire => self.retire(fx),
-            _ => {} // time passed
+            Input::Tick => {}
+            // Answers, which have a ticket.
+            Input::RecordsRead(..)
+            | Input::Saved(..)
+            | Input::Loaded(..)
+            | Input::PreflightDone(..)
+            | Input::Recorded(..)
+            | Input::Verified(..)
+            | Input::StateFilesSwapped(..)
+            | Input::Probed(..)
+            | Input::LeaseObserved(..)
+            | Input::PodsObserved(..)
+            | Input::ConfigMapFetched(..)
+            | Input::EnvironmentObserved(..)
+            | Input::StreamsObserved(..) => {}
         }
     }
 
@@ -172,13 +186,13 @@ impl State {
             (Asker::Change, Input::Saved(_, result)) => self.checkpoint_saved(result, fx),
             (Asker::Change, Input::Loaded(_, _, result)) => self.change_loaded(result, fx),
             (Asker::Change, Input::PreflightDone(_, verdict)) => self.change_verdict(verdict, fx),
-            (Asker::Request, Input::ConfigMapFetched(_, result)) => self.config_map_fetched(result, fx),
-            (Asker::Request, Input::Loaded(_, _, result)) => self.unassigned_loaded(result, fx),
-            (Asker::Request, Input::PreflightDone(_, verdict)) => self.unassigned_judged(verdict, fx),
-            (Asker::Request, Input::EnvironmentObserved(_, found)) => self.unassigned_environment(found, fx),
-            (Asker::RequestPods, Input::PodsObserved(_, found)) => self.unassigned_pods(found, fx),
-            (Asker::Hung, Input::Loaded(_, _, result)) => self.hung_loaded(&result, fx),
-            (Asker::Liveness, Input::Probed(_, is_ok)) => self.healthz_observed(is_ok, fx),
+            (Asker::PreflightOnRequest, Input::ConfigMapFetched(_, result)) => self.config_map_fetched(result, fx),
+            (Asker::PreflightOnRequest, Input::Loaded(_, _, result)) => self.unassigned_loaded(result, fx),
+            (Asker::PreflightOnRequest, Input::PreflightDone(_, verdict)) => self.unassigned_judged(verdict, fx),
+            (Asker::PreflightOnRequest, Input::EnvironmentObserved(_, found)) => self.unassigned_environment(found, fx),
+            (Asker::PodsOnRequest, Input::PodsObserved(_, found)) => self.unassigned_pods(found, fx),
+            (Asker::HungLoad, Input::Loaded(_, _, result)) => self.hung_loaded(&result, fx),
+            (Asker::HungProbe, Input::Probed(_, is_ok)) => self.healthz_observed(is_ok, fx),
             (Asker::Observed(_), Input::Probed(_, is_ok)) => self.probed(is_ok, fx),
             (Asker::Observed(_), Input::LeaseObserved(_, lease)) => self.lease_observed(&lease),
             (Asker::Observed(_), Input::PodsObserved(_, found)) => self.pods_observed(found),
@@ -282,8 +296,8 @@ impl State {
         self.asks.ask(asker, Some(later(self.now, patience)))
     }
 
-    /// True if a question was given up just now.
-    pub(super) fn gives_up(&mut self, asker: Asker) -> bool {
+    /// Gives the question up, if its time is over; true then.
+    pub(super) fn give_up_overdue(&mut self, asker: Asker) -> bool {
         self.asks.give_up(asker, self.now).is_some()
     }
 

@@ -85,7 +85,7 @@ impl State {
     }
 
     fn time_out_change(&mut self, fx: &mut Vec<Effect>) {
-        if !self.gives_up(Asker::Change) {
+        if !self.give_up_overdue(Asker::Change) {
             return;
         }
         match &self.change {

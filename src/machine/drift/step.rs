@@ -34,7 +34,7 @@ impl State {
 
     /// Has the store verified, while a kubelet runs and the record is at rest.
     pub(in crate::machine) fn tick_drift(&mut self, fx: &mut Vec<Effect>) {
-        if self.gives_up(Asker::Drift) {
+        if self.give_up_overdue(Asker::Drift) {
             self.drift.due = Some(later(self.now, limits::VERIFY_RETRY));
         }
         let due = !self.asks.is_open(Asker::Drift) && self.drift.due.is_some_and(|due| self.now >= due);

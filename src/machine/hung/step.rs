@@ -20,17 +20,17 @@ impl State {
         let now = self.now;
         let applies = !self.settings.hung_after.is_zero() && !self.process.is_leaving() && !self.is_hang_judged();
         let Some(started) = self.process.run().filter(|run| applies && run.is_ready()).map(|run| run.started) else {
-            self.asks.forget(Asker::Liveness);
-            self.asks.forget(Asker::Hung);
+            self.asks.forget(Asker::HungProbe);
+            self.asks.forget(Asker::HungLoad);
             return self.hung.stop_observing();
         };
         self.hung.observe_process(started, now);
         self.note_sign_of_life();
-        self.gives_up(Asker::Liveness); // another question took its place: that says nothing
+        self.give_up_overdue(Asker::HungProbe); // another question took its place: that says nothing
         if self.hung.observing.take_if(|until| now >= *until).is_some() {
             self.leave_running(NoRestart::Unobserved, fx);
         }
-        if self.gives_up(Asker::Hung) {
+        if self.give_up_overdue(Asker::HungLoad) {
             self.hung.unresponsive_since = None;
             self.leave_running(NoRestart::Stalled, fx);
         }
@@ -84,9 +84,9 @@ impl State {
 
     /// Asks healthz, unless it is asked already; of others' questions the answers count here as well.
     fn probe_liveness(&mut self, fx: &mut Vec<Effect>) {
-        let asks = self.asks.is_open(Asker::Liveness) || self.is_observing() || self.is_asking_healthz();
+        let asks = self.asks.is_open(Asker::HungProbe) || self.is_observing() || self.is_asking_healthz();
         if let Some(target) = self.running().healthz.clone().filter(|_| !asks) {
-            fx.push(Effect::Probe(self.ask(Asker::Liveness, 2 * limits::PROBE_TIMEOUT), target));
+            fx.push(Effect::Probe(self.ask(Asker::HungProbe, 2 * limits::PROBE_TIMEOUT), target));
         }
     }
 
@@ -108,11 +108,11 @@ impl State {
             self.hung.restarts = 0; // another hang begins anew
         }
         if alive {
-            self.asks.forget(Asker::Hung);
+            self.asks.forget(Asker::HungLoad);
         }
         let patience = self.hung.patience(self.settings.hung_after);
         let is_over = self.hung.unresponsive_since.is_some_and(|since| now.since(since) >= patience);
-        let is_asked = self.hung.observing.is_some() || self.asks.is_open(Asker::Hung);
+        let is_asked = self.hung.observing.is_some() || self.asks.is_open(Asker::HungLoad);
         if is_over && !is_asked && self.may_restart_hung() {
             fx.push(Effect::ReadLogTail);
             self.query(Query::Environment(self.runtime_socket()), fx);
@@ -142,7 +142,7 @@ impl State {
             None if self.has_pinged() || !self.may_restart_hung() => {}
             None => {
                 fx.push(Effect::Store(StoreRequest::ProbeDisk));
-                self.ask_load(Asker::Hung, self.desired().as_ref(), fx);
+                self.ask_load(Asker::HungLoad, self.desired().as_ref(), fx);
             }
         }
     }

@@ -20,7 +20,7 @@ impl State {
         if !self.launch.is_learning(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
             return;
         }
-        if self.gives_up(Asker::Learning) {
+        if self.give_up_overdue(Asker::Learning) {
             self.launch.learning = Learning::Done;
         } else if self.launch.learning == Learning::Open {
             let proven = self.records().last_known_good.clone();

@@ -35,7 +35,7 @@ impl State {
 
     /// Has them compared while a kubelet runs, and taken up if that is asked for.
     pub(in crate::machine) fn tick_local_files(&mut self, fx: &mut Vec<Effect>) {
-        if self.gives_up(Asker::LocalFiles) {
+        if self.give_up_overdue(Asker::LocalFiles) {
             self.local_files.due = Some(later(self.now, limits::LOCAL_FILES_RETRY));
         }
         // Under another name the same content is compared with something else.

@@ -121,7 +121,7 @@ impl State {
 
     /// Asks what the policy says of what runs.
     pub(in crate::machine) fn tick_policy(&mut self, fx: &mut Vec<Effect>) {
-        if self.gives_up(Asker::Policy) {
+        if self.give_up_overdue(Asker::Policy) {
             self.policy.due = Some(later(self.now, limits::VERIFY_RETRY));
         }
         let due = !self.asks.is_open(Asker::Policy) && self.policy.due.is_some_and(|due| self.now >= due);

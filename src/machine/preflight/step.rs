@@ -48,12 +48,14 @@ impl State {
         }
         if let Some(Inquiry { stage, .. }) = &self.on_request.inquiry {
             let (asker, patience) = match stage {
-                Stage::Observing(_, Observed { supplies: Some(_), .. }) => (Asker::RequestPods, limits::FETCH_DEADLINE),
-                Stage::Fetching(_) | Stage::Observing(..) => (Asker::Request, limits::FETCH_DEADLINE),
-                Stage::Loading => (Asker::Request, limits::STORE_DEADLINE),
-                Stage::Judging(_) => (Asker::Request, limits::PREFLIGHT_DEADLINE),
+                Stage::Observing(_, Observed { supplies: Some(_), .. }) => {
+                    (Asker::PodsOnRequest, limits::FETCH_DEADLINE)
+                }
+                Stage::Fetching(_) | Stage::Observing(..) => (Asker::PreflightOnRequest, limits::FETCH_DEADLINE),
+                Stage::Loading => (Asker::PreflightOnRequest, limits::STORE_DEADLINE),
+                Stage::Judging(_) => (Asker::PreflightOnRequest, limits::PREFLIGHT_DEADLINE),
             };
-            if self.gives_up(asker) {
+            if self.give_up_overdue(asker) {
                 self.put_off(&no_answer(patience), fx);
             }
             return;
@@ -75,7 +77,7 @@ impl State {
                 self.answer_request(PreflightResult::Inconclusive, why, fx);
             }
             Ok(request) => {
-                let ticket = self.ask(Asker::Request, limits::FETCH_DEADLINE);
+                let ticket = self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE);
                 fx.push(Effect::Fetch(ticket, request.reference.clone()));
                 let (source, stage) = (Source::default(), Stage::Fetching(request));
                 self.on_request.inquiry = Some(Inquiry { stage, source });
@@ -119,7 +121,7 @@ impl State {
                     let why = format!("what is there is another version: {source}");
                     return self.answer_request(PreflightResult::Inconclusive, &why, fx);
                 }
-                let ticket = self.ask(Asker::Request, limits::STORE_DEADLINE);
+                let ticket = self.ask(Asker::PreflightOnRequest, limits::STORE_DEADLINE);
                 let target = LoadTarget::Unassigned(source.clone(), payload);
                 fx.push(Effect::Store(StoreRequest::Load(ticket, target)));
                 self.on_request.leaves_content = true;
@@ -144,7 +146,7 @@ impl State {
                 if let Some((result, why)) = refused {
                     return self.answer_request(result, &why, fx);
                 }
-                let ticket = self.ask(Asker::Request, limits::PREFLIGHT_DEADLINE);
+                let ticket = self.ask(Asker::PreflightOnRequest, limits::PREFLIGHT_DEADLINE);
                 fx.push(Effect::Preflight(ticket, rendered, Afterwards::Ends));
             }
             Err(RenderError::Load(why)) => self.answer_request(PreflightResult::Invalid, &why, fx),
@@ -193,9 +195,10 @@ impl State {
         if self.running().digest.as_ref() == Some(&rendered.digest) {
             return self.answer_request(PreflightResult::Valid, &remarks, fx);
         }
-        for (asker, query) in
-            [(Asker::RequestPods, Query::Pods), (Asker::Request, Query::Environment(self.runtime_socket()))]
-        {
+        for (asker, query) in [
+            (Asker::PodsOnRequest, Query::Pods),
+            (Asker::PreflightOnRequest, Query::Environment(self.runtime_socket())),
+        ] {
             fx.push(Effect::Query(self.ask(asker, limits::FETCH_DEADLINE), query));
         }
         if let Some(inquiry) = &mut self.on_request.inquiry {
