@@ -7,6 +7,7 @@
 
 mod driver;
 mod inputs;
+mod values;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,8 +22,9 @@ use kubelet_supervisor::machine::records::{
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use driver::{Driver, TIMEOUT, TRIAL, content, source};
+use driver::{Driver, TIMEOUT, TRIAL};
 use inputs::KINDS;
+use values::{content, source};
 
 /// What happens next.
 #[derive(Clone, Debug)]

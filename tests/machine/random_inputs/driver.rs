@@ -1,14 +1,12 @@
 //! The machine, the world around it, and an independent account of what it may do.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
 use kubelet_config::pods::PodInventory;
-use kubelet_config::rendering::HealthzTarget;
-use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
+use kubelet_config::source::Source;
 use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
 use kubelet_supervisor::machine::model::{
     Beginning, Exit, KubeletId, LoadTarget, Moment, RenderError, Rendered, RunId, StartedKubelet, Verification,
@@ -16,53 +14,13 @@ use kubelet_supervisor::machine::model::{
 use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
 use kubelet_supervisor::machine::{Effect, Input, Settings, State, Ticket, limits};
 use kubelet_supervisor::ports::StoreRequest;
-use serde_json::json;
 
 use super::Op;
 use super::inputs;
+use super::values::{content, nth, payload, reference, rendered, versions};
 
 pub const TRIAL: Duration = Duration::from_secs(60);
 pub const TIMEOUT: Duration = Duration::from_secs(20);
-
-pub fn reference(map: u8) -> ConfigMapRef {
-    ConfigMapRef { namespace: "n".to_owned(), name: format!("m{map}"), kubelet_config_key: "kubelet".to_owned() }
-}
-
-pub fn payload(map: u8, version: u8) -> Arc<Payload> {
-    Arc::new(Payload {
-        namespace: "n".to_owned(),
-        name: format!("m{map}"),
-        uid: format!("u{map}"),
-        resource_version: version.to_string(),
-        data: [("kubelet".to_owned(), String::new())].into(),
-        binary_keys: [].into(),
-        annotations: ConfigAnnotations::default(),
-    })
-}
-
-pub fn source(map: u8, version: u8) -> Source {
-    payload(map, version).resolve(&reference(map))
-}
-
-/// Versions 2k and 2k+1 of a map have the same content, as after a label edit.
-pub fn content(source: &Source) -> Digest {
-    Digest(format!("{}-{}", source.uid, source.resource_version.parse::<u32>().unwrap() / 2))
-}
-
-fn map_of(source: Option<&Source>) -> &str {
-    source.map_or("", |source| &source.reference.name)
-}
-
-pub fn rendered(source: Option<&Source>) -> Rendered {
-    let digest = source.map_or_else(|| Digest("local".to_owned()), content);
-    Rendered {
-        path: source.map(|_| format!("/{}", digest.0)).unwrap_or_default(),
-        digest,
-        effective: Arc::new(json!({"cpuManagerPolicy": if map_of(source) == "m2" { "static" } else { "none" }})),
-        healthz: Some(HealthzTarget { host: "127.0.0.1".to_owned(), port: 10248 }),
-        ..Rendered::default()
-    }
-}
 
 pub struct Driver {
     state: State,
@@ -595,15 +553,4 @@ impl Driver {
         }
         assert!(self.process.is_some(), "no kubelet runs: {:?}", self.state);
     }
-}
-
-fn nth<T: Clone>(asked: &[T], which: u8) -> Option<T> {
-    asked.iter().rev().nth(usize::from(which)).cloned()
-}
-
-fn versions(records: &Records) -> impl Iterator<Item = &Version> {
-    let pinned = records.pin.as_ref().and_then(|pin| pin.version.as_ref());
-    let tried = records.phase.attempt().map(|attempt| &attempt.version);
-    let named = [&records.assigned, &records.last_known_good].into_iter().flatten();
-    named.chain(&records.proven).chain(pinned).chain(tried)
 }

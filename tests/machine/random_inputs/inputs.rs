@@ -15,7 +15,7 @@ use kubelet_supervisor::machine::model::{
 use kubelet_supervisor::machine::records::Stored;
 use kubelet_supervisor::machine::{FetchError, Input, Ticket};
 
-use super::driver::{payload, reference, rendered, source};
+use super::values::{payload, reference, rendered, source};
 
 /// How many there are.
 pub const KINDS: usize = 38;
