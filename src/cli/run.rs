@@ -185,7 +185,7 @@ fn become_kubelet(program: &Path, args: &KubeletArgs) -> Failure {
 
 /// The kubelet's arguments with what is last known good for a worker with these arguments.
 fn last_known_good(args: &[OsString]) -> Option<Vec<String>> {
-    let args = ["kubelet-supervisor", "run"].map(OsString::from).into_iter().chain(args.iter().skip(1).cloned());
+    let args = std::iter::once(OsString::from("kubelet-supervisor")).chain(args.iter().cloned());
     let Verb::Run(options) = CommandLine::try_parse_from(args).ok()?.verb;
     wire::last_known_good(&options.settings().ok()?)
 }
@@ -240,13 +240,9 @@ pub(super) fn settings_of(pid: u32) -> Option<Settings> {
 
 /// Options from the command line and the environment of another process; our own environment has no say.
 fn parse_foreign(args: &[OsString], environment: &[OsString]) -> Result<Options, clap::Error> {
-    let mut args = args.to_vec();
-    if let Some(verb) = args.get_mut(1).filter(|verb| *verb == "worker") {
-        *verb = OsString::from("run");
-    }
     let known = CommandLine::command();
     let command = known.clone().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
-    let matches = command.clone().try_get_matches_from(&args)?;
+    let matches = command.clone().try_get_matches_from(args)?;
     let given = |id: &str| {
         let run = matches.subcommand_matches("run");
         run.and_then(|run| run.value_source(id)) == Some(ValueSource::CommandLine)
@@ -260,12 +256,13 @@ fn parse_foreign(args: &[OsString], environment: &[OsString]) -> Result<Options,
         Some(option).filter(|_| !given(arg.get_id().as_str()))
     };
     let options = known.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
+    let mut args = args.to_vec();
     args.splice(2..2, options.filter_map(from_environment).collect::<Vec<_>>()); // after the program and `run`
     let Verb::Run(options) = CommandLine::from_arg_matches(&command.try_get_matches_from(args)?)?.verb;
     Ok(options)
 }
 
-/// A command line of `run` alone.
+/// A command line of `run`, or of `worker`, which has the same options.
 #[derive(Debug, Parser)]
 #[command(name = "kubelet-supervisor")]
 struct CommandLine {
@@ -275,6 +272,7 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    #[command(alias = "worker")]
     Run(Options),
 }
 
@@ -320,6 +318,8 @@ mod tests {
         assert_eq!(options.merge, Merge::Replace, "the command line goes first");
         assert_eq!(options.metrics_bind_address, "");
         assert_eq!((options.trial_duration.0.as_secs(), options.spread.0.as_secs()), (180, 420));
+        let worker = strings("kubelet-supervisor worker --merge=replace --spread 7m -- /proc/self/exe --v=2");
+        assert_eq!(parse_foreign(&worker, &environment).unwrap().spread.0.as_secs(), 420);
         assert!(parse_foreign(&strings("sleep 60"), &environment).is_err());
         assert!(parse_foreign(&line, &strings("KUBELET_SUPERVISOR_TRIAL_DURATION=soon")).is_err());
     }
