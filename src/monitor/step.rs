@@ -52,7 +52,8 @@ impl Monitor {
     /// What is due.
     fn tick(&mut self, out: &mut Vec<Action>) {
         let now = self.now;
-        for worker in self.workers.clone().into_iter().filter(|worker| now >= worker.until) {
+        let overdue: Vec<Worker> = self.workers.iter().filter(|worker| now >= worker.until).cloned().collect();
+        for worker in overdue {
             match worker.phase {
                 Phase::Starting => self.end_worker(worker.generation, "it says no hello", out),
                 Phase::Speaks => self.end_worker(worker.generation, "it says nothing any more", out),
