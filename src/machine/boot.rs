@@ -13,8 +13,6 @@ pub(super) struct Reading {
     failures: u32,
     /// What the version on trial failed by before this one began, and what to say of it.
     verdict: Option<(Failure, String)>,
-    /// A worker after another begins: the supervisor was not started anew.
-    is_worker: bool,
 }
 
 impl Reading {

@@ -63,7 +63,7 @@ pub enum Command {
         /// The version to run instead.
         to: Target,
     },
-    /// Stay with a version, whatever is assigned; without one, with what runs.
+    /// Run this version, and no other that is assigned; without one, the version that runs.
     Pin {
         /// The version to stay with; `None`: the one that runs.
         to: Option<Target>,

@@ -19,7 +19,7 @@ pub(super) enum Proposal {
     Reject,
     /// The trial was passed.
     Prove,
-    /// It was, and somebody has to confirm it.
+    /// The trial was passed, and an operator has to confirm the version.
     AwaitConfirmation,
     /// An operator's command, by the number of its answer; the Node's annotations get none.
     Command(Option<u64>, Execution),

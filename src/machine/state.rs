@@ -53,7 +53,7 @@ pub struct State {
     pub(super) process: Process,
     /// What is known of its health, and of the node's.
     pub(super) health: Health,
-    /// What is seen of a kubelet that nobody judges.
+    /// What is seen of a kubelet outside a trial and a control test.
     pub(super) hung: Hung,
     /// What is seen on the way to a verdict.
     pub(super) trial: Trial,
@@ -299,6 +299,11 @@ impl State {
     /// Gives the question up, if its time is over; true then.
     pub(super) fn give_up_overdue(&mut self, asker: Asker) -> bool {
         self.asks.give_up(asker, self.now).is_some()
+    }
+
+    /// True if the time has come to ask, and the question before is answered or given up.
+    pub(super) fn is_time_to_ask(&self, asker: Asker, due: Option<Moment>) -> bool {
+        !self.asks.is_open(asker) && due.is_some_and(|due| self.now >= due)
     }
 
     /// Finds out whether this kubelet binary can be a judge, while there is time.

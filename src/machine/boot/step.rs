@@ -15,13 +15,18 @@ impl State {
         if *self.process.kubelet() == Kubelet::NotBegun && !self.asks.is_open(Asker::Records) {
             self.worker = 1;
             if let Beginning::Worker { running, why, generation } = beginning {
-                (self.worker, self.reading.is_worker) = (generation, true);
+                self.worker = generation;
                 self.process.note_former(running);
                 fx.push(Effect::Emit(events::worker_replaced(why.as_deref(), generation)));
             }
             self.read_records(fx);
             self.store_touched(); // by whoever was here before
         }
+    }
+
+    /// A worker after another begins: the supervisor was not started anew.
+    fn is_successor(&self) -> bool {
+        self.worker > 1
     }
 
     fn read_records(&mut self, fx: &mut Vec<Effect>) {
@@ -68,9 +73,8 @@ impl State {
         let meta_lost = stored.assigned.is_err() || stored.last_known_good.is_err();
         self.keep_all = meta_lost && !matches!(stored.state, RecordFile::Read(_));
         let (records, read_only) = stored.into_records();
-        let is_worker = self.reading.is_worker;
         self.reading = match &read_only {
-            None => Reading { is_worker, ..Reading::default() },
+            None => Reading::default(),
             Some(why) => {
                 if self.writer.read_only() != Some(why) {
                     let hint = "nothing is recorded and no change taken up until it can be read; to begin without it, remove it and restart";
@@ -78,7 +82,7 @@ impl State {
                 }
                 let failures = self.reading.failures.saturating_add(1);
                 let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RUNG_RETRY_MAX, failures);
-                Reading { at: Some(later(self.now, pause)), failures, is_worker, ..Reading::default() }
+                Reading { at: Some(later(self.now, pause)), failures, ..Reading::default() }
             }
         };
         if !first && read_only.is_some() {
@@ -89,7 +93,7 @@ impl State {
             // Whatever of it is torn or missing is written anew; the rest costs nothing.
             self.writer.write_soon();
             self.spend_try();
-            if is_worker {
+            if self.is_successor() {
                 self.miss_former(fx);
             }
         }
@@ -106,17 +110,17 @@ impl State {
 
     /// The try is spent before trying.
     fn spend_try(&mut self) {
-        let is_worker = self.reading.is_worker;
+        let is_successor = self.is_successor();
         if let Some(attempt) = self.writer.attempt_mut() {
             (attempt.earned, attempt.suspended) = (Duration::ZERO, false);
-            attempt.progress.take_if(|_| !is_worker);
+            attempt.progress.take_if(|_| !is_successor);
         }
-        if !is_worker {
+        if !is_successor {
             self.writer.learn(|records| records.started = None);
         }
         let mut records = self.records().clone();
         match (&mut records.phase, &records.pin) {
-            (Phase::Trial(attempt), None) if !self.reading.is_worker => {
+            (Phase::Trial(attempt), None) if !self.is_successor() => {
                 let spent = Some(attempt.tries).filter(|tries| *tries >= self.settings.boots);
                 let detail = |tries| format!("{tries} starts of the supervisor passed without proof");
                 self.reading.verdict = spent.map(|tries| (Failure::Boots, detail(tries)));

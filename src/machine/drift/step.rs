@@ -37,7 +37,7 @@ impl State {
         if self.give_up_overdue(Asker::Drift) {
             self.drift.due = Some(later(self.now, limits::VERIFY_RETRY));
         }
-        let due = !self.asks.is_open(Asker::Drift) && self.drift.due.is_some_and(|due| self.now >= due);
+        let due = self.is_time_to_ask(Asker::Drift, self.drift.due);
         let at_rest = self.process.run().is_some()
             && self.writer.is_idle()
             && !self.writer.is_dirty()

@@ -43,7 +43,7 @@ impl State {
             self.local_files.compared_version = self.active().cloned();
             self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_DELAY));
         }
-        let due = !self.asks.is_open(Asker::LocalFiles) && self.local_files.due.is_some_and(|due| self.now >= due);
+        let due = self.is_time_to_ask(Asker::LocalFiles, self.local_files.due);
         let at_rest = self.process.run().is_some() && self.writer.is_idle() && !self.process.is_leaving();
         if !due || !at_rest {
             return;

@@ -124,7 +124,7 @@ impl State {
         if self.give_up_overdue(Asker::Policy) {
             self.policy.due = Some(later(self.now, limits::VERIFY_RETRY));
         }
-        let due = !self.asks.is_open(Asker::Policy) && self.policy.due.is_some_and(|due| self.now >= due);
+        let due = self.is_time_to_ask(Asker::Policy, self.policy.due);
         let can = self.process.run().is_some() && !self.process.is_leaving() && !self.is_verified_soon();
         if !due || !can {
             return;

@@ -17,7 +17,7 @@ impl State {
         Afterwards::StandsBy
     }
 
-    /// Ends a standby that nobody is about to start.
+    /// Ends a standby that is not what is started next.
     pub(in crate::machine) fn tick_standby(&mut self, fx: &mut Vec<Effect>) {
         let is_wanted = |(digest, binary): &(Digest, KubeletId)| {
             let switches = self.running().digest.as_ref() != Some(digest)

@@ -79,7 +79,7 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::GoodIsKept,
         name: "a worker's begin is a try",
         file: "machine/boot/step.rs",
-        original: "!self.reading.is_worker",
+        original: "!self.is_successor()",
         mutated: "true",
     },
     Mutant {
