@@ -152,7 +152,7 @@ pub trait Kubelet {
     /// on, and says READY=1 once more if it did; another one is ended first. A standby is it, or is ended. Gives
     /// [`Input::Started`] if that is known at once; else it comes later.
     fn start(&mut self, config: Option<&Rendered>) -> Vec<Input>;
-    /// SIGTERM to the one that runs, whoever started it, and SIGKILL after [`STOP_GRACE`](crate::machine::limits::STOP_GRACE).
+    /// SIGTERM to the kubelet that runs, whichever worker had it started, and SIGKILL after [`STOP_GRACE`](crate::machine::limits::STOP_GRACE).
     fn stop(&mut self);
     /// SIGQUIT: it writes its stacks to stderr, and ends, as with [`Kubelet::stop`].
     fn dump_stacks(&mut self);

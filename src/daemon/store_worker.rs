@@ -40,7 +40,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         Self { store, local, args, standalone: false, interrupted: false }
     }
 
-    /// Native leaves a standalone kubelet to its local configuration, and so do we, whatever the store holds.
+    /// A standalone kubelet has its local configuration even if the store holds another, as with native.
     #[must_use]
     pub fn standalone(self, standalone: bool) -> Self {
         Self { standalone, ..self }

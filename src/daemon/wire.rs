@@ -264,8 +264,8 @@ fn root_dir(settings: &Settings) -> std::path::PathBuf {
     settings.args.last("root-dir").unwrap_or("/var/lib/kubelet").into()
 }
 
-/// Takes operators' commands, and has the store locked: a verb that finds no socket writes to a store that nobody has locked. What
-/// is not to be had now, such as on a disk that is full or read-only, is tried again.
+/// Takes operators' commands, and has the store locked: a verb that finds no socket writes to the store itself, if no supervisor
+/// has it locked. A lock or socket that cannot be had now, as on a disk that is full or read-only, is tried again.
 fn serve_commands(settings: &Settings, endpoints: &Endpoints, commands: &CommandQueue, lock: SharedLock) {
     let (dir, endpoints, commands) = (settings.dir.clone(), endpoints.clone(), commands.clone());
     let socket = dir.join("supervisor/control.sock");
@@ -274,7 +274,7 @@ fn serve_commands(settings: &Settings, endpoints: &Endpoints, commands: &Command
         let (mut is_served, mut told) = (false, String::new());
         loop {
             let locked = lock::hold(dir.clone(), lock.clone()).await;
-            // A socket there may be that of whoever has the store.
+            // The socket that is there may be that of the supervisor that has the store.
             let served = match &locked {
                 Err(NotLocked::Taken(_)) => Ok(()),
                 _ if is_served => Ok(()),
