@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::machine::history::HistoryEntry;
-use crate::machine::model::{KubeletId, Moment, Rendered};
+use crate::machine::model::{KubeletId, Moment, Rendered, RunId};
 use crate::machine::{Input, Ticket};
 
 pub use crate::machine::StoreRequest;
@@ -152,6 +152,9 @@ pub trait Kubelet {
     /// on, and says READY=1 once more if it did; another one is ended first. A standby is it, or is ended. Gives
     /// [`Input::Started`] if that is known at once; else it comes later.
     fn start(&mut self, config: Option<&Rendered>) -> Vec<Input>;
+    /// Goes on with the kubelet that a worker before left; it says READY=1 once more if it did. Gives [`Input::Started`] at once:
+    /// an error if that kubelet is no more.
+    fn go_on(&mut self, run: RunId) -> Vec<Input>;
     /// SIGTERM to the kubelet that runs, whichever worker had it started, and SIGKILL after [`STOP_GRACE`](crate::machine::limits::STOP_GRACE).
     fn stop(&mut self);
     /// SIGQUIT: it writes its stacks to stderr, and ends, as with [`Kubelet::stop`].

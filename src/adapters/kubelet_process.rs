@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use self::follow::{Follower, Next};
 use super::inotify::register;
 use crate::machine::Input;
-use crate::machine::model::Rendered;
+use crate::machine::model::{Rendered, RunId};
 use crate::monitor::wire::{PROTOCOL, Request, Status, WORKER_FD};
 use crate::monitor::{receive, say};
 use crate::os::fork;
@@ -187,6 +187,15 @@ impl ports::Kubelet for KubeletProcess {
         self.seen.lock().follower.want(self.link.ticket(), args);
         self.advance();
         Vec::new()
+    }
+
+    fn go_on(&mut self, run: RunId) -> Vec<Input> {
+        let mut seen = self.seen.lock();
+        let Next { inputs, started, .. } = seen.follower.go_on(run, &self.link.status());
+        if let Some(kubelet) = started {
+            seen.output = output(kubelet.output);
+        }
+        inputs
     }
 
     fn stop(&mut self) {

@@ -69,6 +69,7 @@ impl<P: Ports> Executor<P> {
             Effect::Store(request) => return self.ports.store().submit(request),
             Effect::Emit(event) => return self.emit(event),
             Effect::Start(config) => return self.ports.kubelet().start(config.as_deref()),
+            Effect::GoOn(run) => return self.ports.kubelet().go_on(run),
             Effect::ReadLogTail => return vec![Input::LogTail(self.ports.kubelet().log_tail())],
             Effect::Watch(map) => self.ports.cluster().watch(map.as_ref()),
             Effect::Preflight(ticket, candidate, Afterwards::Ends) => {

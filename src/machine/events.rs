@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::evidence::Suspension;
 use super::model::{Damage, LocalFilesDifference};
+use super::policy::Violation;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::source::Source;
 use kubelet_config::status::{cut, name};
@@ -124,8 +125,8 @@ pub fn drift(damage: &Damage, downloads: bool) -> Event {
 
 /// The node's policy forbids what runs. The reason goes first: messages are cut at their end.
 #[must_use]
-pub(crate) fn forbidden(source: Option<&Source>, why: &str) -> Event {
-    let message = format!("Runs until the next start of the kubelet, and not again, {why}: {}", name(source));
+pub(super) fn forbidden(source: Option<&Source>, violation: &Violation) -> Event {
+    let message = format!("Forbidden, {}: {} {}", violation.why, name(source), violation.then());
     event(EventReason::Forbidden, true, source, message)
 }
 
@@ -174,8 +175,9 @@ pub fn rejected(source: &Source, why: &str) -> Event {
 
 /// A trial failed. The reason goes first: messages are cut at their end.
 #[must_use]
-pub fn rolled_back(source: &Source, to: Option<&Source>, why: &str) -> Event {
-    event(EventReason::RolledBack, true, Some(source), format!("Rolled back, {why}: from {source} to {}", name(to)))
+pub fn rolled_back(source: Option<&Source>, to: Option<&Source>, why: &str) -> Event {
+    let message = format!("Rolled back, {why}: from {} to {}", name(source), name(to));
+    event(EventReason::RolledBack, true, source, message)
 }
 
 /// Nothing is judged for now; for the history alone.

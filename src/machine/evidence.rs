@@ -139,6 +139,18 @@ impl Failure {
     }
 }
 
+/// What is known of how a version failed, to compare last known good with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FailedRun {
+    /// Its kubelet lived for so long.
+    pub lived: Duration,
+    /// The API server was away, and not for the version.
+    pub in_outage: bool,
+    /// Last known good was cut off from the API server as well.
+    pub control_cut_off: bool,
+}
+
 /// Why nothing is judged for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspension {

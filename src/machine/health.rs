@@ -24,8 +24,8 @@ pub(super) struct Health {
     environment: Option<(Environment, Moment)>,
     /// The runtime's socket that has answered.
     answered_runtime: Option<String>,
-    /// Why nothing is judged for now.
-    suspended: Option<Suspension>,
+    /// Why nothing is judged for now, and since when.
+    suspended: Option<(Suspension, Moment)>,
     /// Pods that admission turned away.
     lost_pods: Vec<String>,
     /// When each question is asked next, while the kubelet is observed: the one before is given up then.
@@ -64,7 +64,15 @@ impl Health {
     }
 
     /// Gives what was before.
-    pub(super) fn set_suspended(&mut self, suspension: Option<Suspension>) -> Option<Suspension> {
-        std::mem::replace(&mut self.suspended, suspension)
+    pub(super) fn set_suspended(&mut self, suspension: Option<Suspension>, now: Moment) -> Option<Suspension> {
+        let before = self.suspended;
+        let since = |suspension| before.filter(|(known, _)| *known == suspension).map_or(now, |(_, since)| since);
+        self.suspended = suspension.map(|suspension| (suspension, since(suspension)));
+        before.map(|(suspension, _)| suspension)
+    }
+
+    /// True if the container runtime has been away for so long that it is no passing trouble.
+    pub(super) fn is_runtime_gone(&self, now: Moment) -> bool {
+        matches!(self.suspended, Some((Suspension::Runtime, since)) if now.since(since) >= limits::RUNTIME_GONE)
     }
 }

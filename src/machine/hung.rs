@@ -58,6 +58,8 @@ enum NoRestart {
     Damaged,
     /// The store does not give the next start's content.
     Unreadable,
+    /// The node's policy lets it not start again.
+    Forbidden,
     /// The store does not answer.
     Stalled,
     /// The machine is short of memory.
@@ -92,6 +94,9 @@ impl NoRestart {
             Self::Damaged => "what it runs is damaged in the store, and another configuration would have to be started",
             Self::Unreadable => {
                 "what it runs cannot be loaded from the store, and another configuration would have to be started"
+            }
+            Self::Forbidden => {
+                "the node's policy does not let it start again, and another configuration would have to be started"
             }
             Self::Stalled => "the store does not answer: the disk may stall, and the kubelet wait for it",
             Self::Memory => "the machine is short of memory",

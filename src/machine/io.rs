@@ -13,8 +13,8 @@ use super::events::Event;
 use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Query, Suspension};
 use super::history::HistoryEntry;
 use super::model::{
-    Beginning, Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, StartedKubelet,
-    StateFiles, TrialResult, Verdict, Verification,
+    Beginning, Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, RunId,
+    StartedKubelet, StateFiles, TrialResult, Verdict, Verification,
 };
 use super::records::{Records, Stored, Version};
 use kubelet_config::assignment::Assignment;
@@ -69,7 +69,7 @@ pub enum Input {
     Verified(Ticket, Verification),
     /// Outcome of [`StoreRequest::SwapStateFiles`].
     StateFilesSwapped(Ticket, Result<(), String>),
-    /// Outcome of [`Effect::Start`]. It takes its time where another kubelet is ended first.
+    /// Outcome of [`Effect::Start`] or [`Effect::GoOn`]. The former takes its time where another kubelet is ended first.
     Started(Result<StartedKubelet, String>),
     /// The kubelet said READY=1.
     Ready,
@@ -169,6 +169,8 @@ pub enum Effect {
     SelfTest,
     /// Have the kubelet run with this; with nothing, as the unit has it. One that runs so goes on, another one is ended first.
     Start(Option<Box<Rendered>>),
+    /// Go on with the kubelet that a worker before us left; the answer comes at once.
+    GoOn(RunId),
     /// SIGTERM to the kubelet, and SIGKILL after [`limits::STOP_GRACE`](super::limits::STOP_GRACE).
     Stop,
     /// SIGQUIT to the kubelet: the Go runtime writes the stacks of all goroutines to stderr and ends the process with code 2

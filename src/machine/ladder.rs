@@ -1,6 +1,7 @@
 //! What is to run: one pure ladder, the same at boot, on a change, after a rollback and on a pin.
 //!
-//! pinned · assigned, if it is last known good or on trial · last known good · earlier proven ones · local
+//! pinned · assigned, if it is last known good or on trial · last known good · earlier proven ones · what was last known good
+//! before a reset, if the local files have failed since · local
 
 use std::collections::BTreeMap;
 
@@ -92,6 +93,7 @@ fn rungs<'a>(records: &'a Records, kubelet: &KubeletId) -> Vec<Option<&'a Versio
         let all = proven.into_iter().chain(records.proven.iter().rev());
         rungs.extend(all.filter(|version| !has_failed(records, kubelet, version)).map(Some));
     }
+    rungs.extend(records.in_place_of_local().filter(|version| !has_failed(records, kubelet, version)).map(Some));
     rungs.push(None);
     rungs
 }
@@ -113,16 +115,11 @@ fn may_run(records: &Records, kubelet: &KubeletId, assigned: &Version) -> bool {
         || records.phase.trial().is_some_and(|attempt| attempt.version == *assigned)
 }
 
-/// True if two versions have one name or one content.
+/// True if two versions are known to have one content. A name says nothing of it: what the name stands for may be another
+/// content by now. Of one record, whose content nobody knows yet, there is nothing to compare.
 pub(super) fn is_same(one: Option<&Version>, other: Option<&Version>) -> bool {
-    match (one, other) {
-        (Some(one), Some(other)) => match (&one.digest, &other.digest) {
-            (Some(one), Some(other)) => one == other,
-            _ => one.source == other.source,
-        },
-        (None, None) => true,
-        _ => false,
-    }
+    let content = one.and_then(|version| version.digest.as_ref());
+    one == other || content.is_some() && content == other.and_then(|version| version.digest.as_ref())
 }
 
 #[cfg(test)]

@@ -28,8 +28,8 @@ pub(super) struct Launch {
     learning: Learning,
     /// The kubelet's state files are in order for this policy.
     policy: Option<String>,
-    /// What was started in this life, the latest first: where it lies is known.
-    started: Vec<(Version, Rendered)>,
+    /// What was started in this life, or is to be, the latest first: where it lies is known.
+    known: Vec<(Version, Rendered)>,
 }
 
 /// The content of what we would fall back to: of last known good, where native recorded its name alone, or of the
@@ -81,6 +81,11 @@ impl Launch {
         unknown && self.learning != Learning::Done
     }
 
+    /// What they were read as says nothing of what they are by now.
+    pub(super) fn forget_local(&mut self) {
+        (self.local, self.learning) = (None, Learning::Open);
+    }
+
     /// Content of the local files, if they were read.
     pub(super) fn local(&self) -> Option<&Digest> {
         self.local.as_ref()
@@ -119,14 +124,21 @@ impl Launch {
         self.unusable.remove(version);
     }
 
-    /// Of what else was started nothing is left on the disk.
+    /// It was verified just now. Where the store does not answer in time, this is what is started.
+    pub(super) fn note_known(&mut self, version: Version, rendered: Rendered) {
+        self.forget_known(&version);
+        self.known.insert(0, (version, rendered));
+        self.known.truncate(limits::KNOWN_KEPT);
+    }
+
+    /// Of what else was known nothing is left on the disk.
     pub(super) fn forget_collected(&mut self, kept: &BTreeSet<Digest>) {
-        self.started.retain(|(_, rendered)| kept.contains(&rendered.digest));
+        self.known.retain(|(_, rendered)| kept.contains(&rendered.digest));
     }
 
     /// What lies there is damaged.
-    fn forget_started(&mut self, version: &Version) {
-        self.started.retain(|(started, _)| !is_same(Some(started), Some(version)));
+    fn forget_known(&mut self, version: &Version) {
+        self.known.retain(|(known, _)| !is_same(Some(known), Some(version)));
     }
 
     /// Something else is to be started.

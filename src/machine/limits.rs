@@ -118,16 +118,23 @@ pub const CONTROL_TEST: Duration = Duration::from_secs(30);
 /// A version that the control test cleared is tried again after last known good was healthy for this long;
 /// each time it doubles ...
 pub const RETRY_LATER_FIRST: Duration = Duration::from_secs(30);
-/// ... up to this.
-pub const RETRY_LATER_MAX: Duration = Duration::from_secs(3600);
+/// ... up to this: each such try may cost the node its contact for 90 s, and two restarts.
+pub const RETRY_LATER_MAX: Duration = Duration::from_secs(8 * 3600);
+/// Where last known good does not get well, and nothing is known to be wrong with the node, it is tried again so much later: what
+/// runs may be what is broken.
+pub(crate) const NOT_RECOVERING: Duration = Duration::from_secs(600);
+/// A container runtime that has been away for so long is no passing trouble: an upgrade of one takes a minute.
+pub const RUNTIME_GONE: Duration = Duration::from_secs(600);
 
 /// How often what is left of a wait for a confirmation is written down, and what each reboot takes off it: nobody knows
 /// how much of that time has passed.
 pub(crate) const CONFIRM_RECORD_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Versions kept for `rollback --to`, beside assigned and last known good; and paths of started configurations known in
-/// one life.
+/// Versions kept for `rollback --to`, beside assigned and last known good.
 pub const PROVEN_KEPT: usize = 3;
+
+/// Contents of which it is known in this life where they lie: what runs, what is to run, and what is gone back to, twice over.
+pub(crate) const KNOWN_KEPT: usize = 6;
 
 /// Edits in place, and versions of the default source, begin within this time, each node at its own
 /// (`--spread`): a restart puts pods through admission again and breaks streams, which a whole

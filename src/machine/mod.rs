@@ -39,6 +39,7 @@ mod process;
 mod proposal;
 mod publication;
 mod record_writer;
+mod reset;
 mod run;
 mod running;
 mod settings;

@@ -72,7 +72,7 @@ impl State {
                 // Before the first start: what is about to run.
                 let version = if self.process.starts() > 0 { self.active().cloned() } else { self.desired() };
                 let answer = format!("{} is pinned until unpin", Version::name(version.as_ref()));
-                after.pin = Some(Pin { version });
+                self.pin_to(&mut after, version);
                 (EventReason::Pinned, answer)
             }
             Command::Unpin => {
@@ -81,7 +81,7 @@ impl State {
                 if after.phase.trial().is_some_and(|attempt| !self.runs(&attempt.version)) {
                     after.phase = Phase::Settled;
                 }
-                (EventReason::Unpinned, "the assignment is followed again".to_owned())
+                (EventReason::Unpinned, self.unpin(&mut after))
             }
             Command::Freeze if after.frozen => return Err("frozen already".to_owned()),
             Command::Freeze => {
@@ -136,8 +136,26 @@ impl State {
             return Err(format!("{version} was refused, and would not start: {}", bad.detail));
         }
         let name = Version::name(version.as_ref());
-        records.pin = Some(Pin { version });
+        self.pin_to(records, version);
         Ok(format!("{name} is pinned until unpin"))
+    }
+
+    /// Whatever waits for a confirmation waits for longer: a pin stops that clock.
+    fn pin_to(&self, records: &mut Records, version: Option<Version>) {
+        records.pin = Some(Pin { version });
+        if let Phase::AwaitingConfirmation(_, wait) = &mut records.phase {
+            wait.stop(self.now, &self.settings.boot_id());
+        }
+    }
+
+    /// Nothing is pinned any more; what follows from that.
+    fn unpin(&self, records: &mut Records) -> String {
+        let then = if records.frozen { "no change is taken up until thaw" } else { "the assignment is followed again" };
+        if let Phase::AwaitingConfirmation(attempt, wait) = &mut records.phase {
+            *wait = ConfirmationWait::within(wait.left, self.now, self.settings.boot_id());
+            return format!("{then}; {} is to be confirmed within {} s", attempt.version, wait.left);
+        }
+        then.to_owned()
     }
 
     fn confirm(&self, phase: &mut Phase, extend: Option<u64>) -> Result<String, String> {
@@ -256,14 +274,15 @@ const REQUESTED: &str = "an operator asked for it";
 fn annotated(records: &Records, retry: Option<&str>, confirm: Option<&str>) -> Option<(Records, Proposal)> {
     let mut after = records.clone();
     let by_annotation = |reason, version: Version, what: &str| {
-        let message = Some(format!("By annotation: {version} is {what}"));
+        let message = Some(format!("By annotation: {version} {what}"));
         Proposal::Command(None, Execution { reason, message, about: Some(version), answer: String::new() })
     };
     if retry != records.retried.as_deref() {
         after.retried = retry.map(str::to_owned);
         let wanted = |version: &&Version| retry.is_some_and(|wanted| names(wanted, &version.source));
         let version = records.assigned.as_ref().filter(wanted).filter(|version| forget(&mut after, version)).cloned();
-        let proposal = version.map(|version| by_annotation(EventReason::Retried, version, "tried again"));
+        let then = tried_again(&after);
+        let proposal = version.map(|version| by_annotation(EventReason::Retried, version, then));
         return Some((after, proposal.unwrap_or(Proposal::Note)));
     }
     // What has failed meanwhile is not confirmed by that; its next trial may be.
@@ -274,7 +293,7 @@ fn annotated(records: &Records, retry: Option<&str>, confirm: Option<&str>) -> O
     }
     attempt.confirmed = true;
     let version = attempt.version.clone();
-    Some((after, by_annotation(EventReason::Confirmed, version, "confirmed")))
+    Some((after, by_annotation(EventReason::Confirmed, version, "is confirmed")))
 }
 
 fn nothing_to_leave(proven: Option<&Version>) -> String {
@@ -329,13 +348,26 @@ pub(crate) fn offline(stored: Stored, command: &Command, now: Moment) -> Result<
 }
 
 fn retry(records: &mut Records) -> Result<String, String> {
+    if let Some(reset) = records.reset.as_mut().filter(|reset| records.assigned.is_none() && reset.failed.is_some()) {
+        (reset.failed, reset.exits) = (None, 0);
+        return Ok(format!("the local configuration {}", tried_again(records)));
+    }
     let Some(version) = records.assigned.clone() else {
         return Err("no ConfigMap is assigned: there is nothing to try again".to_owned());
     };
     if forget(records, &version) {
-        Ok(format!("{version} is tried again"))
+        Ok(format!("{version} {}", tried_again(records)))
     } else {
         Err(format!("nothing is held against {version}: there is nothing to try again"))
+    }
+}
+
+/// What becomes of a version that nothing is held against any more.
+fn tried_again(records: &Records) -> &'static str {
+    match (&records.pin, records.frozen) {
+        (Some(_), _) => "can be tried again, once unpin lets the assignment be followed",
+        (None, true) => "can be tried again, once thaw lets changes in",
+        (None, false) => "is tried again",
     }
 }
 

@@ -71,10 +71,10 @@ impl RecordWriter {
         self.current.phase.attempt_mut()
     }
 
-    /// The version on trial was in contact for so long that a later loss is not its doing: that outlives a reboot.
-    pub(super) fn note_contact(&mut self) {
-        if let Some(attempt) = self.current.phase.attempt_mut().filter(|attempt| !attempt.contact) {
-            attempt.contact = true;
+    /// The version on trial was in contact for so long that a later loss is not its doing, until the machine boots.
+    pub(super) fn note_contact(&mut self, boot_id: &str) {
+        if let Some(attempt) = self.current.phase.attempt_mut().filter(|attempt| attempt.contact_boot != boot_id) {
+            boot_id.clone_into(&mut attempt.contact_boot);
             self.dirty = true;
         }
     }
@@ -239,7 +239,8 @@ fn keep_evidence(current: &Records, written: &mut Records) {
         attempt.suspended = seen.suspended;
         attempt.exits = seen.exits;
         attempt.progress.clone_from(&seen.progress);
-        attempt.contact |= seen.contact;
+        attempt.contact_boot.clone_from(&seen.contact_boot);
+        attempt.failed = seen.failed;
         attempt.runtime_answered |= seen.runtime_answered;
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::{Baseline, Failure, Signal};
+use super::evidence::{Baseline, FailedRun, Failure, Signal};
 use super::limits;
 use super::model::{ConfigError, KubeletId, Moment, RunId};
 use kubelet_config::digest::Digest;
@@ -14,6 +14,7 @@ use kubelet_config::hazard::HazardClass;
 use kubelet_config::policy::Signed;
 use kubelet_config::source::Source;
 
+pub use super::reset::Reset;
 pub use super::running::{RunningConfig, Started};
 pub use super::stored::{RecordFile, Stored};
 pub use super::version::Version;
@@ -51,28 +52,36 @@ pub struct Records {
     /// Hazards of the local files, and what an operator accepted of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_hazards: Option<LocalHazards>,
+    /// The way back from a reset, until the local files are proven.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reset: Option<Reset>,
     /// What the latest kubelet was started with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Started>,
 }
 
 impl Records {
-    /// All versions that are named: proven before, assigned, last known good, pinned, tried.
+    /// All versions that are named: proven before, before a reset, assigned, last known good, pinned, tried.
     pub(super) fn versions(&self) -> impl DoubleEndedIterator<Item = &Version> {
         let pinned = self.pin.as_ref().and_then(|pin| pin.version.as_ref());
         let tried = self.phase.attempt().map(|attempt| &attempt.version);
-        self.proven.iter().chain(&self.assigned).chain(&self.last_known_good).chain(pinned).chain(tried)
+        let before = self.reset.as_ref().map(|reset| &reset.before);
+        let all = self.proven.iter().chain(before).chain(&self.assigned).chain(&self.last_known_good);
+        all.chain(pinned).chain(tried)
     }
 
     /// The same, to be changed.
     pub(super) fn versions_mut(&mut self) -> impl Iterator<Item = &mut Version> {
         let pinned = self.pin.as_mut().and_then(|pin| pin.version.as_mut());
         let tried = self.phase.attempt_mut().map(|attempt| &mut attempt.version);
-        self.proven.iter_mut().chain(&mut self.assigned).chain(&mut self.last_known_good).chain(pinned).chain(tried)
+        let before = self.reset.as_mut().map(|reset| &mut reset.before);
+        let all = self.proven.iter_mut().chain(before).chain(&mut self.assigned).chain(&mut self.last_known_good);
+        all.chain(pinned).chain(tried)
     }
 
-    /// Two configurations matter at a time; a few more serve a toggling administrator.
+    /// One verdict a content, of the latest binary. Two contents matter at a time; a few more serve a toggling administrator.
     pub(super) fn note_accepted(&mut self, digest: &Digest, kubelet: &KubeletId) {
+        self.accepted.retain(|(known, _)| known != digest);
         let needed = |digest: &Digest| self.versions().any(|version| version.has_content(digest));
         let spare = self.accepted.iter().position(|(digest, _)| !needed(digest));
         if let Some(spare) = spare.filter(|_| self.accepted.len() >= limits::ACCEPTED_KEPT) {
@@ -174,8 +183,8 @@ pub struct Attempt {
     pub baseline: Option<Baseline>,
     /// The API server saw the node before an earlier try: it is not proven before that is so again.
     pub contact_expected: bool,
-    /// The kubelet was in contact for so long that a later loss is not the version's doing.
-    pub contact: bool,
+    /// In this boot the kubelet was in contact for so long that a later loss is not the version's doing. Empty: in none.
+    pub contact_boot: String,
     /// Health earned before the trial's clock last stopped.
     pub earned: Duration,
     /// The clock was stopped by a suspension: what was earned before it counts.
@@ -185,6 +194,8 @@ pub struct Attempt {
     pub progress: Option<Progress>,
     /// How often the control test cleared it.
     pub clearances: u32,
+    /// How it failed last.
+    pub failed: FailedRun,
     /// Seconds within which somebody must confirm it once it is proven; `None`: nobody need.
     pub confirm_within: Option<u64>,
     /// The same as an operator had it during the trial: so many seconds from its end.
@@ -368,7 +379,7 @@ pub struct Pin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfirmationWait {
-    /// Tells one boot from another.
+    /// Tells one boot from another; empty: the clock stands still.
     pub boot_id: String,
     /// Ends then, seconds of that boot's clock.
     pub until: u64,
@@ -385,6 +396,11 @@ impl ConfirmationWait {
     pub fn within(left: u64, now: Moment, boot_id: String) -> Self {
         let until = now.boot.as_secs().saturating_add(left);
         Self { boot_id, until, left, wall: now.wall_seconds().saturating_add(left) }
+    }
+
+    /// The clock stands still: what is left is the same in every boot.
+    pub(super) fn stop(&mut self, now: Moment, boot_id: &str) {
+        *self = Self { boot_id: String::new(), until: 0, left: self.left_at(now, boot_id), wall: 0 };
     }
 
     /// Seconds left.

@@ -218,6 +218,7 @@ impl State {
         self.tick_reading(fx);
         self.tick_process(fx);
         self.tick_trial(fx);
+        self.tick_reset(fx);
         self.tick_hung(fx);
         self.tick_commands(fx);
         self.tick_change(fx);
@@ -258,6 +259,7 @@ impl State {
         self.health_deadlines(&mut due);
         self.hung.deadlines(&mut due);
         self.trial_deadlines(&mut due);
+        self.reset_deadlines(&mut due);
         if *self.process.kubelet() != Kubelet::Gone {
             due.extend(self.watchdog.deadline());
         }
@@ -396,6 +398,9 @@ impl State {
         };
         if let Some(error) = pinned.and_then(cannot_run) {
             return Some(error);
+        }
+        if let Some(why) = self.local_failure() {
+            return Some((ConfigError::Load, why));
         }
         let assigned = records.assigned.as_ref()?;
         let proven = records.last_known_good.as_ref();

@@ -19,7 +19,7 @@ use kubelet_config::status::{
 pub fn node_status(state: &State) -> NodeConfigStatus {
     NodeConfigStatus {
         assigned: state.assigned_in_status(),
-        active: state.active().map(|version| version.source.clone()),
+        active: state.active_in_status().map(|version| version.source.clone()),
         last_known_good: state.saved().last_known_good.as_ref().map(|version| version.source.clone()),
         error: state.error().map(|(text, _)| text.to_owned()),
         trial_ends: trial_ends(state),
@@ -55,8 +55,8 @@ fn condition(state: &State) -> Condition {
             None => ConditionReason::Failed,
         };
         (ConditionStatus::False, reason, why)
-    } else if let Some(why) = state.policy_violation() {
-        let message = format!("{why}; {active} runs until the next start of the kubelet, and not again");
+    } else if let Some(violation) = state.policy_violation() {
+        let message = format!("{}; {active} {}", violation.why, violation.then());
         (ConditionStatus::False, ConditionReason::ForbiddenByPolicy, message)
     } else if records.pin.is_some() {
         (ConditionStatus::Unknown, ConditionReason::Pinned, format!("An operator holds {active} until unpin"))
@@ -152,7 +152,7 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
                 PolicyState::Unreadable(why) | PolicyState::AbsentUnguarded(why) => why.as_str(),
                 _ => "",
             },
-            "forbids": state.policy_violation().unwrap_or_default(),
+            "forbids": state.policy_violation().map_or("", |violation| &violation.why),
         },
         "signedBy": state.running().signed,
         "localFiles": state.local_files_difference().map(ToString::to_string),

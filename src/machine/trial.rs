@@ -1,11 +1,12 @@
 //! The trial: when it is passed, and when it has failed.
 
-use super::evidence::Failure;
+use super::evidence::{FailedRun, Failure};
 use super::model::Moment;
 use super::records::Version;
 
 mod bad_versions;
 mod confirm;
+mod control_test;
 mod failing;
 mod outcome;
 mod progress;
@@ -16,6 +17,8 @@ mod suspension;
 /// What is seen on the way to a verdict, and need not outlive a reboot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trial {
+    /// The version that was cleared is waited with since then.
+    waiting_since: Option<Moment>,
     /// A failure that waits for an observation of the node.
     pending: Option<PendingFailure>,
     /// Last known good has been healthy for long enough to try a cleared version again.
@@ -36,6 +39,8 @@ struct PendingFailure {
     failure: Failure,
     /// The observation, for people.
     detail: String,
+    /// The kubelet that it was seen of.
+    run: FailedRun,
     /// The observation of the node that was asked for then is waited for until this.
     until: Moment,
 }

@@ -164,6 +164,7 @@ fn the_numbers() {
         time(limits::CONTROL_TEST),
         time(limits::RETRY_LATER_FIRST),
         time(limits::RETRY_LATER_MAX),
+        time(limits::RUNTIME_GONE),
         limits::PROVEN_KEPT.to_string(),
         limits::BAD_VERSIONS.to_string(),
     ];

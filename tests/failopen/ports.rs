@@ -11,7 +11,7 @@ use kubelet_supervisor::adapters::kubelet_process::{KubeletProcess, MonitorLink}
 use kubelet_supervisor::adapters::store_thread::StoreThread;
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation};
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::machine::model::{Rendered, Verdict};
+use kubelet_supervisor::machine::model::{Rendered, RunId, Verdict};
 use kubelet_supervisor::machine::{Counter, Input, Level, State, Ticket};
 use kubelet_supervisor::monitor::wire::Request;
 use kubelet_supervisor::ports::{self, Cluster, Host, Kubelet, Notifier, Preflight, Probe, Store, StoreRequest};
@@ -76,6 +76,9 @@ impl Store for Faulty {
 impl Kubelet for Faulty {
     fn start(&mut self, config: Option<&Rendered>) -> Vec<Input> {
         self.gate.call("kubelet.start", || self.kubelet.start(config))
+    }
+    fn go_on(&mut self, run: RunId) -> Vec<Input> {
+        self.gate.call("kubelet.go_on", || self.kubelet.go_on(run))
     }
     fn stop(&mut self) {
         self.gate.call("kubelet.stop", || self.kubelet.stop());

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kubelet_config::policy::PolicyState;
 use kubelet_config::readmission::Supply;
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::evidence::Environment;
@@ -10,6 +11,8 @@ use kubelet_supervisor::machine::model::RestartCause;
 use kubelet_supervisor::machine::records::{Phase, Records};
 use kubelet_supervisor::machine::{Counter, Effect, Input, Settings, StoreRequest};
 use testkit::node::{Node, source};
+
+use crate::prove;
 
 const HUNG_AFTER: u64 = 300;
 
@@ -389,4 +392,62 @@ fn what_the_disk_does_not_give_is_not_started_again() {
     node.store.unreadable.clear();
     assert!(until_restart(&mut node, LATER).is_some());
     assert_eq!(node.running(), Some("a"));
+}
+
+/// It hangs, while the machine around it is well.
+fn hang(node: &mut Node) {
+    (node.healthz, node.contact, node.is_ready, node.pings) = (Some(false), false, false, false);
+}
+
+fn revive(node: &mut Node) {
+    (node.healthz, node.contact, node.is_ready, node.pings) = (Some(true), true, true, true);
+}
+
+/// The kubelet before the change hung, so that no sign of life is in the baseline, and no trial judges by one.
+#[test]
+fn one_that_no_trial_can_judge_is_restarted() {
+    for pings in [false, true] {
+        let watchdog = pings.then_some(Duration::from_secs(30));
+        let mut node =
+            Node::with(Settings { watchdog, hung_after: Duration::from_secs(HUNG_AFTER), ..Settings::default() });
+        prove(&mut node, "a");
+        hang(&mut node);
+        node.pass(120).assign("fix");
+        revive(&mut node);
+        node.pings = pings;
+        node.pass(300);
+        assert_eq!(node.running(), Some("fix"), "{:?}", node.events());
+        hang(&mut node);
+        let before = node.effects.len();
+        assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some(), "{:?}", node.events());
+        let until = node.effects[before..].iter().take_while(|effect| **effect != Effect::DumpStacks);
+        assert_eq!(until.filter(|effect| **effect == Effect::PingWatchdog).count(), 0, "systemd may act as well");
+    }
+}
+
+/// An outage of the API server suspends the trial: that comes to no verdict.
+#[test]
+fn one_that_hangs_in_a_suspended_trial_is_restarted() {
+    let mut node = node();
+    prove(&mut node, "a");
+    node.assign("b").pass(300);
+    node.api = false;
+    node.pass(60);
+    hang(&mut node);
+    assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some(), "{:?}", node.events());
+    node.pass(30);
+    assert_eq!(node.running(), Some("b"), "with the same configuration");
+}
+
+#[test]
+fn one_that_the_policy_does_not_let_start_again_is_left() {
+    let mut node = node();
+    node.store.policy = PolicyState::InForce;
+    prove(&mut node, "a");
+    prove(&mut node, "b");
+    node.store.forbidden.insert("b".to_owned());
+    node.step(Input::PolicyChanged).pass(5);
+    hang(&mut node);
+    assert_eq!(until_restart(&mut node, 2 * HUNG_AFTER), None, "it would be another configuration");
+    assert!(spared(&node).iter().any(|why| why.contains("policy")), "{:?}", spared(&node));
 }

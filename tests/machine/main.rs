@@ -12,6 +12,7 @@ mod policy;
 mod preflight;
 mod publication;
 mod random_inputs;
+mod reset;
 mod spread;
 mod standby;
 mod trial;

@@ -230,3 +230,18 @@ fn what_a_wrong_clock_refused_is_asked_again_once_it_is_set() {
     node.step(Input::ClockSet).pass(60);
     assert_eq!(node.running(), Some("b"), "nobody had to say retry");
 }
+
+/// Denied fields bind changes: proven bytes start. So it is not said that they do not.
+#[test]
+fn what_it_denies_is_told_of_for_as_long_as_it_runs() {
+    let mut node = node();
+    prove(&mut node, "a");
+    node.store.denied.insert("a".to_owned());
+    node.step(Input::PolicyChanged).pass(5);
+    let told = node.message("KubeletConfigForbidden");
+    assert!(told.contains("goes on") && !told.contains("not again"), "{told}");
+    let before = condition(&node);
+    node.exit(1).pass(660);
+    assert_eq!((node.running(), condition(&node)), (Some("a"), before));
+    assert_eq!(node.events().iter().filter(|event| **event == "KubeletConfigForbidden").count(), 1, "no news");
+}

@@ -3,6 +3,7 @@
 
 mod operated;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kubelet_config::pods::PodSummary;
@@ -52,13 +53,20 @@ fn a_change_waits_until_the_api_server_answers() {
     assert_eq!(node.last_known_good(), "a");
 }
 
+/// The kubelet reaches no API server with what runs now.
+fn cut_off(node: &mut Node, ends: bool) {
+    let name = node.running().unwrap_or_default().to_owned();
+    node.cuts_api = !ends;
+    node.cuts_contact = if ends { BTreeSet::new() } else { BTreeSet::from([name]) };
+}
+
 /// With last known good it is there again: the configuration was to blame.
 #[test]
 fn a_signal_of_the_baseline_that_is_lost_is_waited_for_and_then_fails_the_trial() {
     type Case = (fn(&mut Node, bool), u64, u64, &'static [&'static str]);
     const ERROR: &str = "(the kubelet's last error: no serializers registered)";
     let cases: [Case; 4] = [
-        (|node, good| node.api = good, 0, 85, &["the API server could not be reached"]),
+        (|node, good| cut_off(node, good), 0, 85, &["the API server could not be reached"]),
         (|node, good| node.is_ready = good, 0, 85, &["has not been Ready", "PLEG is not healthy", ERROR]),
         // The API server answers us, and hears nothing from the kubelet.
         (|node, good| node.contact = good, 0, 85, &[]),

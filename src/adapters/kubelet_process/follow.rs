@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::machine::Input;
-use crate::machine::model::StartedKubelet;
+use crate::machine::model::{RunId, StartedKubelet};
 use crate::monitor::wire::{Request, Running, Status, fingerprint};
 
 /// The kubelet that is to be started.
@@ -55,6 +55,21 @@ impl Follower {
     pub(super) fn want(&mut self, ticket: u64, args: Vec<String>) {
         self.known = None;
         self.wanted = Some(Wanted { ticket, args, asked: false });
+    }
+
+    /// The kubelet with this identity goes on, which a former worker left. Gives what is to be told at once.
+    pub(super) fn go_on(&mut self, run: RunId, status: &Status) -> Next {
+        let is_it = |kubelet: &&Running| kubelet.id() == run && !kubelet.stopping;
+        let Some(kubelet) = status.kubelet.as_ref().filter(is_it) else {
+            let result = Err("it has ended".to_owned());
+            return Next { inputs: vec![Input::Started(result)], ..Next::default() };
+        };
+        self.former = None;
+        self.known = Some(Known { run: kubelet.run, ready: false, pings: 0 });
+        let (running, started) = started(kubelet, true);
+        let mut inputs = vec![Input::Started(Ok(started))];
+        self.follow(status, &mut inputs);
+        Next { inputs, started: Some(running), ..Next::default() }
     }
 
     /// The run that the machine knows of.

@@ -118,6 +118,9 @@ impl State {
         if !is_successor {
             self.writer.learn(|records| records.started = None);
         }
+        if !is_successor {
+            self.try_local_again();
+        }
         let mut records = self.records().clone();
         match (&mut records.phase, &records.pin) {
             (Phase::Trial(attempt), None) if !self.is_successor() => {
@@ -128,7 +131,7 @@ impl State {
             }
             // Another boot's clock: it goes on with what was noted, less what may have passed since. So a node that reboots
             // in a loop comes to the end of the wait.
-            (Phase::AwaitingConfirmation(_, wait), _) if wait.boot_id != self.settings.boot_id() => {
+            (Phase::AwaitingConfirmation(_, wait), None) if wait.boot_id != self.settings.boot_id() => {
                 let left = wait.left.saturating_sub(limits::CONFIRM_RECORD_INTERVAL.as_secs());
                 *wait = ConfirmationWait::within(left, self.now, self.settings.boot_id());
             }
@@ -150,6 +153,19 @@ impl State {
         self.reading.verdict = (exits >= limits::TRIAL_EXITS).then_some((Failure::Exits, detail));
     }
 
+    /// Nothing runs any more, and no record has been read so far: that is waited for no longer than at any other start.
+    pub(in crate::machine) fn begin_without_former(&mut self) {
+        if *self.process.kubelet() != Kubelet::NotBegun {
+            return;
+        }
+        if self.writer.read_only().is_some() {
+            self.begin(); // with the best that is known
+        } else {
+            let soon = later(self.now, limits::LOAD_DEADLINE);
+            self.reading.at = self.reading.at.map(|at| at.min(soon));
+        }
+    }
+
     /// A version that was tried at too many starts has failed, or one whose kubelet ended too often.
     pub(in crate::machine) fn tick_tries(&mut self, fx: &mut Vec<Effect>) {
         if self.is_try_open() {
@@ -168,6 +184,7 @@ impl State {
         match &mut records.phase {
             Phase::Trial(_) if records.pin.is_some() => return, // none was spent
             Phase::Trial(attempt) => attempt.tries = attempt.tries.saturating_sub(1),
+            Phase::AwaitingConfirmation(..) if records.pin.is_some() => return,
             Phase::AwaitingConfirmation(_, wait) => wait.left = left.unwrap_or(wait.left),
             _ => return,
         }

@@ -20,7 +20,6 @@ impl State {
         if version.source.is_local_files() {
             self.acknowledge_local_files(&mut rendered);
         }
-        self.launch.usable_again(&version); // it was written just now
         if self.refuse_by_policy(&version, &rendered, fx) {
             return;
         }
@@ -42,6 +41,10 @@ impl State {
                  back to; they are taken up once the kubelet was restarted"
                     .to_owned(),
             );
+        }
+        if let Some(unusable) = self.launch.unusable(&version).filter(|unusable| self.now < unusable.until) {
+            let (why, until) = (unusable.why.clone(), unusable.until);
+            return self.put_off_change(why, until);
         }
         if let Err(why) = confirm_within.and(self.courtesy(&rendered.annotations)) {
             return self.reject(&Version::named(version.source), ConfigError::Load, &why, fx);
@@ -174,7 +177,8 @@ impl State {
         }
         admitted(&mut records, &version);
         records.phase = if proven { Phase::Settled } else { Phase::Trial(attempt) };
-        records.assigned = Some(version);
+        records.assigned = Some(version.clone());
+        self.launch.note_known(version, rendered.clone()); // what was prepared is what starts
         self.propose_change(records, Proposal::Switch, fx);
     }
 
@@ -242,7 +246,12 @@ impl State {
                     fx.push(Effect::Count(Counter::Adoption));
                 }
             }
-            (Proposal::Switch | Proposal::Reset, _) => self.forget_good_moment(),
+            (Proposal::Switch, _) => {
+                self.forget_good_moment();
+                // The way back may lead there: a file that says the same as the version is nothing to go back to.
+                self.launch.forget_local();
+            }
+            (Proposal::Reset, _) => self.forget_good_moment(),
             _ => {}
         }
         if *proposal != Proposal::Adopt {

@@ -84,6 +84,12 @@ impl State {
         self.postpone(why);
     }
 
+    /// It could not be started a while ago: that is not tried again before its time.
+    pub(super) fn put_off_change(&mut self, why: String, until: Moment) {
+        self.change = None;
+        self.postpone_until(why, until);
+    }
+
     fn time_out_change(&mut self, fx: &mut Vec<Effect>) {
         if !self.give_up_overdue(Asker::Change) {
             return;
@@ -149,8 +155,7 @@ impl State {
     }
 
     fn record_reset(&mut self, fx: &mut Vec<Effect>) {
-        let before = self.records();
-        let records = Records { assigned: None, last_known_good: None, phase: Phase::Settled, ..before.clone() };
+        let records = self.records().after_reset();
         self.propose_change(records, Proposal::Reset, fx);
     }
 

@@ -16,7 +16,7 @@ impl State {
     /// Why nothing is judged for now.
     #[must_use]
     pub fn suspended(&self) -> Option<Suspension> {
-        self.health.suspended
+        self.health.suspended.map(|(suspension, _)| suspension)
     }
 
     /// True while the kubelet's health matters: a trial, a control test, or the wait before a retry.
@@ -212,6 +212,9 @@ impl State {
         );
         self.note_baseline(Signal::ApiServer, !away);
         self.note_baseline(Signal::Lease, fresh);
+        if matches!(observed, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_)) {
+            self.note_control_cut_off();
+        }
         let now = self.now;
         let before = match observed {
             LeaseObservation::Renewed(time) => self.health.lease.replace(time.clone()),
@@ -306,7 +309,7 @@ impl State {
         let well = [Signal::ApiServer, Signal::Runtime].iter().all(|signal| !run.bad.contains_key(signal));
         let settled = run.has_contact() && run.is_past_attribution(self.now) && well;
         if settled && self.is_on_trial() {
-            self.writer.note_contact();
+            self.writer.note_contact(&self.settings.boot_id());
         }
         self.run_clock(healthy, up);
     }

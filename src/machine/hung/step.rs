@@ -31,7 +31,6 @@ impl State {
             self.leave_running(NoRestart::Unobserved, fx);
         }
         if self.give_up_overdue(Asker::HungLoad) {
-            self.hung.unresponsive_since = None;
             self.leave_running(NoRestart::Stalled, fx);
         }
         if self.hung.next_observation.is_none_or(|at| now < at) {
@@ -63,14 +62,16 @@ impl State {
         }
     }
 
-    /// True if somebody else comes to a verdict on one that hangs: the trial, or a control test that asks for this very sign.
-    fn is_hang_judged(&self) -> bool {
+    /// True if a trial or a control test comes to a verdict on one that gives this very sign no more: it judges by that sign, or
+    /// by the time that the start takes, and nothing suspends it. Else the kubelet is restarted by us, or by systemd's watchdog.
+    pub(in crate::machine) fn is_hang_judged(&self) -> bool {
         let by = self.liveness_signal();
+        let is_starting = self.process.run().is_some_and(|run| !run.was_up);
         let asks = match &self.records().phase {
-            Phase::ControlTest(_, before) => self.is_required_signal(by) && Failure::Signal(by).is_like(*before),
+            Phase::ControlTest(_, before) => Failure::Signal(by).is_like(*before),
             _ => true,
         };
-        asks && self.is_on_test()
+        self.is_on_test() && self.suspended().is_none() && asks && (is_starting || self.is_required_signal(by))
     }
 
     fn last_ping(&self) -> Option<Moment> {
@@ -134,11 +135,7 @@ impl State {
         let Some(seen) = self.health.environment(self.now) else { return };
         let damaged = self.is_running_damaged().then_some(NoRestart::Damaged);
         match NoRestart::by(seen).or(damaged) {
-            Some(why) => {
-                // What it does without a runtime, or without memory, says nothing of what it does with them.
-                self.hung.unresponsive_since = None;
-                self.leave_running(why, fx);
-            }
+            Some(why) => self.leave_running(why, fx),
             None if self.has_pinged() || !self.may_restart_hung() => {}
             None => {
                 fx.push(Effect::Store(StoreRequest::ProbeDisk));
@@ -151,6 +148,8 @@ impl State {
     pub(in crate::machine) fn hung_loaded(&mut self, result: &Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
         if result.is_err() && self.desired().is_some() {
             self.leave_running(NoRestart::Unreadable, fx);
+        } else if result.as_ref().is_ok_and(|rendered| Self::forbids_start(rendered).is_some()) {
+            self.leave_running(NoRestart::Forbidden, fx);
         } else if !self.has_pinged() && self.may_restart_hung() {
             self.restart_hung(fx);
         }
@@ -160,7 +159,10 @@ impl State {
         self.last_ping().is_some() && !self.is_watchdog_overdue()
     }
 
+    /// It is not restarted now. What it does without a runtime, memory or disk says nothing of what it does with them: it is
+    /// looked at anew for the whole time. Where nobody could look at the node it is asked again.
     fn leave_running(&mut self, why: NoRestart, fx: &mut Vec<Effect>) {
+        self.hung.unresponsive_since.take_if(|_| why != NoRestart::Unobserved);
         if self.hung.not_restarted.replace(why) != Some(why) {
             let (missing, why) = (missing(self.liveness_signal()), why.message());
             log(fx, Level::Warn, format!("the kubelet gives {missing}, and is not restarted: {why}"));

@@ -31,9 +31,6 @@ impl State {
                 self.forget_failure();
                 self.stop(fx);
             }
-            Kubelet::Waiting { .. } if self.left_running().is_some_and(|left| left.config.version == version) => {
-                self.start_next(version, rendered, fx);
-            }
             Kubelet::Waiting { .. } => {
                 // Local that cannot be read is no other one than it was.
                 let running = self.running();
@@ -80,8 +77,13 @@ impl State {
     pub(in crate::machine) fn state_files_swapped(&mut self, result: Result<(), String>, fx: &mut Vec<Effect>) {
         let Some(Next { version, stage: Stage::Swapping(rendered), .. }) = self.launch.next.clone() else { return };
         if let Err(why) = result {
-            // The kubelet may refuse what is there; then the trial says so.
             self.launch.policy = None;
+            // The kubelet refuses the files of another policy: a version on trial would be blamed for them.
+            if version.as_ref().is_some_and(|version| self.is_tried(version)) {
+                self.launch.next = None;
+                self.not_to_blame(&format!("the kubelet's state files cannot be put in order: {why}"), fx);
+                return self.tick_launch(fx);
+            }
             log(fx, Level::Warn, format!("the kubelet's state files stay as they are: {why}"));
         }
         let desired = self.desired();
@@ -94,10 +96,8 @@ impl State {
 
     fn start_next(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>, fx: &mut Vec<Effect>) {
         self.launch.next = None;
-        if let Some(known) = version.clone().zip(rendered.as_deref().cloned()) {
-            self.launch.forget_started(&known.0);
-            self.launch.started.insert(0, known);
-            self.launch.started.truncate(limits::PROVEN_KEPT);
+        if let Some((version, rendered)) = version.clone().zip(rendered.as_deref().cloned()) {
+            self.launch.note_known(version, rendered);
         }
         if let Some(version) = &version {
             self.launch.unusable.remove(version);

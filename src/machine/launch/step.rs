@@ -47,17 +47,20 @@ impl State {
         }
     }
 
-    /// What the kubelet runs that a worker before us left, as far as that can be had: it is gone on with first. Whatever else is
-    /// desired comes after that, as with any kubelet that runs.
-    pub(super) fn left_running(&self) -> Option<&Started> {
-        let started = self.records().started.as_ref().filter(|started| self.process.former() == Some(started.run))?;
-        let usable = |version: &Version| self.launch.unusable.is_usable(version, self.now);
-        started.config.version.as_ref().is_none_or(usable).then_some(started)
+    /// The kubelet that a worker before us left, where it is known what it was started with. It is gone on with first, whatever
+    /// the store has of that by now. Whatever else is desired comes after that, as with any kubelet that runs.
+    fn left_running(&self) -> Option<&Started> {
+        let is_open = matches!(self.process.kubelet(), Kubelet::Waiting { .. }) && !self.process.is_leaving();
+        let is_it = |started: &&Started| is_open && self.process.former() == Some(started.run);
+        self.records().started.as_ref().filter(is_it)
     }
 
     /// Compares what is desired with what runs, and moves.
     pub(in crate::machine) fn tick_launch(&mut self, fx: &mut Vec<Effect>) {
-        let desired = self.left_running().map_or_else(|| self.desired(), |left| left.config.version.clone());
+        if let Some(started) = self.left_running().cloned() {
+            return self.go_on(started, fx);
+        }
+        let desired = self.desired();
         let due = match self.process.kubelet() {
             Kubelet::Running(_) => {
                 let moves = !self.rename_if_equal(&desired) && !self.is_about_to_change();
@@ -152,8 +155,7 @@ impl State {
                     self.launch.note_late(ticket, version.clone());
                 }
                 let why = format!("the store: {}", no_answer(limits::LOAD_DEADLINE));
-                let known =
-                    self.launch.started.iter().find(|(started, _)| is_same(Some(started), version.as_ref())).cloned();
+                let known = self.launch.known.iter().find(|(known, _)| is_same(Some(known), version.as_ref())).cloned();
                 match (known, &version) {
                     // It was verified before in this life, and its path is known.
                     (Some((_, rendered)), _) => {
@@ -170,18 +172,7 @@ impl State {
             Stage::Preflight(_) => {
                 self.next_verdict(Verdict::Inconclusive(no_answer(limits::LAUNCH_PREFLIGHT_DEADLINE)), fx);
             }
-            Stage::Swapping(_) => {
-                let why = no_answer(limits::LOAD_DEADLINE);
-                match version.filter(|version| self.is_tried(version)) {
-                    // It would be blamed for state files that are another policy's.
-                    Some(version) => {
-                        self.launch.policy = None;
-                        let why = format!("the kubelet's state files: {why}");
-                        self.cannot_use(&version, ConfigError::Internal, &why, fx);
-                    }
-                    None => self.state_files_swapped(Err(why), fx),
-                }
-            }
+            Stage::Swapping(_) => self.state_files_swapped(Err(no_answer(limits::LOAD_DEADLINE)), fx),
             Stage::Ready(_) => {}
         }
     }
@@ -203,11 +194,7 @@ impl State {
                 self.set_stage(Stage::Ready(None));
             }
             (Some(version), Ok(rendered)) => {
-                let goes_on = self.left_running().is_some_and(|left| left.config.version.as_ref() == Some(&version));
                 let version = self.learn_content(version, &rendered.digest);
-                if goes_on {
-                    return self.set_stage(Stage::Ready(Some(Box::new(rendered))));
-                }
                 if let Some(why) = Self::forbids_start(&rendered) {
                     return self.cannot_use(&version, ConfigError::Validate, &why, fx);
                 }
@@ -233,7 +220,7 @@ impl State {
                     RenderError::Policy(_) => ConfigError::Validate,
                 };
                 if matches!(error, RenderError::Checkpoint(_)) {
-                    self.launch.forget_started(&version);
+                    self.launch.forget_known(&version);
                     if self.records().assigned.as_ref() == Some(&version) {
                         self.download_again(fx);
                     }
@@ -310,7 +297,7 @@ impl State {
         self.process.former().is_some() && self.launch.unusable.is_any_unread(self.now)
     }
 
-    fn is_tried(&self, version: &Version) -> bool {
+    pub(super) fn is_tried(&self, version: &Version) -> bool {
         let records = self.records();
         records.pin.is_none() && records.phase.trial().is_some_and(|attempt| attempt.version == *version)
     }

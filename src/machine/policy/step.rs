@@ -1,5 +1,6 @@
 //! Candidates are admitted, starts are forbidden, and what runs is told of.
 
+use super::Violation;
 use crate::machine::asks::Asker;
 use crate::machine::io::{Effect, StoreRequest, log};
 use crate::machine::model::{RenderError, Rendered, later};
@@ -17,8 +18,8 @@ impl State {
 
     /// Why the policy forbids what runs, if it does. It goes on until something else starts.
     #[must_use]
-    pub fn policy_violation(&self) -> Option<&str> {
-        self.policy.forbids.as_deref()
+    pub(in crate::machine) fn policy_violation(&self) -> Option<&Violation> {
+        self.policy.forbids.as_ref()
     }
 
     /// Root wrote it, or it may have been written: what is assigned and what runs are held against it.
@@ -73,7 +74,7 @@ impl State {
     pub(in crate::machine) fn refusal_by_policy(&self, rendered: &Rendered) -> Option<String> {
         let Admission { refused_by_label, signed, .. } = &rendered.admission;
         let by_label = refused_by_label.clone().filter(|_| self.sync.is_by_labels());
-        let refused = State::forbids(rendered).or(by_label);
+        let refused = Violation::of(&rendered.admission).map(|violation| violation.why).or(by_label);
         refused.or_else(|| self.out_of_date(signed.as_ref()?, rendered))
     }
 
@@ -106,17 +107,20 @@ impl State {
         rendered.admission.refused.clone()
     }
 
-    /// Why the policy does not admit it, by the local files too.
-    fn forbids(rendered: &Rendered) -> Option<String> {
-        State::forbids_start(rendered).or_else(|| rendered.admission.denied.clone())
-    }
-
-    /// What is known of the policy by a start.
+    /// What the policy said of what is about to run.
     pub(in crate::machine) fn policy_at_start(&mut self, admission: Option<&Admission>, fx: &mut Vec<Effect>) {
         if let Some(admission) = admission {
             self.note_policy(&admission.policy, fx);
         }
-        self.policy.forbids = None;
+        self.note_violation(admission.and_then(Violation::of), fx);
+    }
+
+    fn note_violation(&mut self, forbids: Option<Violation>, fx: &mut Vec<Effect>) {
+        if let Some(violation) = forbids.as_ref().filter(|_| forbids != self.policy.forbids) {
+            let source = self.running().version.as_ref().map(|version| &version.source);
+            fx.push(Effect::Emit(events::forbidden(source, violation)));
+        }
+        self.policy.forbids = forbids;
     }
 
     /// Asks what the policy says of what runs.
@@ -140,16 +144,12 @@ impl State {
             Ok(rendered) if Some(&rendered.digest) != self.running().digest.as_ref() => return, // another one by now
             Ok(rendered) => {
                 self.note_policy(&rendered.admission.policy, fx);
-                State::forbids(&rendered)
+                Violation::of(&rendered.admission)
             }
-            Err(RenderError::Policy(why)) => Some(why),
+            Err(RenderError::Policy(why)) => Some(Violation { why, starts: false }),
             Err(_) => return,
         };
-        if let Some(why) = forbids.as_ref().filter(|_| forbids != self.policy.forbids) {
-            let source = self.active().map(|version| version.source.clone());
-            fx.push(Effect::Emit(events::forbidden(source.as_ref(), why)));
-        }
-        self.policy.forbids = forbids;
+        self.note_violation(forbids, fx);
     }
 
     fn note_policy(&mut self, policy: &PolicyState, fx: &mut Vec<Effect>) {

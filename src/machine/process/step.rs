@@ -22,7 +22,7 @@ impl State {
         rendered: Option<Rendered>,
         fx: &mut Vec<Effect>,
     ) {
-        self.policy_at_start(rendered.as_ref().map(|rendered| &rendered.admission), fx);
+        let admission = rendered.as_ref().map(|rendered| rendered.admission.clone());
         let before = (&self.process.running.version, &self.process.running.digest);
         let given = rendered.clone().filter(|_| version.is_some()).map(Box::new);
         let next = rendered.map_or_else(RunningConfig::default, |rendered| RunningConfig::new(version, rendered));
@@ -41,15 +41,28 @@ impl State {
         (self.process.exited, self.process.hung) = (false, false);
         self.forget_last_run();
         self.process.running = next;
+        self.policy_at_start(admission.as_ref(), fx);
         let another = self.process.started.replace(self.process.kubelet_id.clone());
         if another.is_some_and(|before| before != self.process.kubelet_id) {
             self.reconsider(); // what failed with the binary before may work with this one
         }
+        self.await_start();
+        self.standby.forget();
+        fx.push(Effect::Start(given));
+    }
+
+    /// Goes on with the kubelet that a worker before us left.
+    pub(in crate::machine) fn go_on(&mut self, started: Started, fx: &mut Vec<Effect>) {
+        self.forget_last_run();
+        (self.process.running, self.process.started) = (started.config, Some(started.kubelet));
+        self.await_start();
+        fx.push(Effect::GoOn(started.run));
+    }
+
+    fn await_start(&mut self) {
         self.process.kubelet = Kubelet::Starting;
         self.process.former = None; // from now on it is the port's
         self.process.answer_by = Some(later(self.now, limits::START_DEADLINE));
-        self.standby.forget();
-        fx.push(Effect::Start(given));
     }
 
     /// Why another version comes to run.
@@ -93,6 +106,7 @@ impl State {
             Err(why) => {
                 log(fx, Level::Warn, format!("the kubelet could not be started: {why}"));
                 self.process.starts = self.process.starts.max(1);
+                self.miss_former(fx);
                 self.wait_for_restart(fx);
             }
         }
@@ -104,13 +118,10 @@ impl State {
         if adopted {
             self.ask_policy(); // it may be one with which nothing is started any more
         }
-        if let Some(known) = known {
-            let version = self.process.running.version.take();
-            self.process.running = RunningConfig { version, ..known.config };
-            self.process.started = Some(known.kubelet);
-            return self.hung_resumed(known.alive);
+        match known {
+            Some(known) => self.hung_resumed(known.alive),
+            None => self.note_run(),
         }
-        self.note_run();
     }
 
     /// What runs goes on record.
@@ -149,6 +160,7 @@ impl State {
         if self.process.former.take().is_some() {
             log(fx, Level::Warn, format!("the kubelet ended before it was gone on with: {exit}"));
             self.miss_former(fx);
+            self.begin_without_former();
         }
         match self.process.kubelet.clone() {
             Kubelet::Stopping | Kubelet::Running(_) if leaving => self.leave(fx),

@@ -4,7 +4,7 @@ use super::{ConfigMapState, Resolution};
 use crate::machine::State;
 use crate::machine::io::Effect;
 use crate::machine::limits;
-use crate::machine::model::later;
+use crate::machine::model::{Moment, later};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::{Payload, Source};
 use kubelet_config::status::SyncError;
@@ -126,9 +126,15 @@ impl State {
 
     /// Our own trouble: it is said, and tried again after a pause.
     pub(in crate::machine) fn postpone(&mut self, why: String) {
-        self.sync_failed(SyncError::Internal, why);
         let failures = self.sync.retry.map_or(0, |(failures, _)| failures + 1);
         let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures);
-        self.sync.retry = Some((failures, later(self.now, pause)));
+        self.postpone_until(why, later(self.now, pause));
+    }
+
+    /// The same, until that time.
+    pub(in crate::machine) fn postpone_until(&mut self, why: String, until: Moment) {
+        self.sync_failed(SyncError::Internal, why);
+        let failures = self.sync.retry.map_or(0, |(failures, _)| failures + 1);
+        self.sync.retry = Some((failures, until));
     }
 }

@@ -1,11 +1,10 @@
 //! The way back: what failed is remembered as bad, and last known good is put to the control test.
 
 use crate::machine::evidence::Failure;
-use crate::machine::io::{Effect, log};
+use crate::machine::io::Effect;
 use crate::machine::model::ConfigError;
-use crate::machine::proposal::Proposal;
 use crate::machine::records::{Attempt, BadReason, Phase, Records, Version};
-use crate::machine::{Counter, Level, Run, State, events, limits};
+use crate::machine::{Counter, State, events};
 
 impl State {
     /// Remembers the version on trial as bad: last known good is desired from now on. This counts before it is
@@ -18,7 +17,7 @@ impl State {
 
     /// This counts from now on. The store serves one request after the other: what is told of it afterwards is told once it is
     /// durable.
-    fn apply_now(&mut self, records: Records, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn apply_now(&mut self, records: Records, fx: &mut Vec<Effect>) {
         self.writer.apply_before_write(records);
         self.writer.write(&mut self.asks, self.now, fx);
     }
@@ -49,7 +48,7 @@ impl State {
         self.process.start_at_once(self.now);
         fx.push(Effect::Count(Counter::Rollback(failure)));
         let to = self.desired();
-        let mut event = events::rolled_back(&version.source, to.as_ref().map(|version| &version.source), detail);
+        let mut event = events::rolled_back(Some(&version.source), to.as_ref().map(|version| &version.source), detail);
         event.log_tail = self.last_log_lines(usize::MAX);
         fx.push(Effect::Emit(event));
     }
@@ -62,45 +61,6 @@ impl State {
         }
         self.writer.apply_before_write(records);
         self.new_decision();
-    }
-
-    /// Last known good is healthy, or has been for long enough to try a cleared version again.
-    pub(super) fn tick_control_test(&mut self, run: &Run, fx: &mut Vec<Effect>) {
-        let Some(healthy) = run.healthy_since.map(|since| self.now.since(since)) else { return };
-        match &self.records().phase {
-            Phase::ControlTest(attempt, _) if healthy >= limits::CONTROL_TEST && self.writer.is_idle() => {
-                let active = Version::name(self.active());
-                let found = format!("{active} is healthy: the fault was with {}", attempt.version);
-                log(fx, Level::Info, found);
-                let records = Records { phase: Phase::Settled, ..self.records().clone() };
-                self.propose(records, Proposal::Note, fx);
-            }
-            Phase::RetryLater(attempt, _) if healthy >= attempt.retry_wait() && !self.has_recovered() => {
-                log(fx, Level::Info, "what runs is healthy again, the cleared version is tried once more");
-                self.note_recovery();
-            }
-            _ => {}
-        }
-    }
-
-    /// Last known good fails in the same way: the version is cleared.
-    pub(super) fn clear_version(&mut self, detail: &str, fx: &mut Vec<Effect>) {
-        let Phase::ControlTest(mut attempt, _) = self.records().phase.clone() else { return };
-        let name = Version::name(self.active());
-        let why = format!("{name} fails in the same way ({detail})");
-        let version = attempt.version.clone();
-        let mut records = self.records().clone();
-        // With another binary it may have failed for itself.
-        let failed = records.bad.iter().rev().find(|bad| bad.is_about(&version)).map(|bad| bad.kubelet.clone());
-        records.bad.retain(|bad| !bad.is_about(&version) || Some(&bad.kubelet) != failed.as_ref());
-        attempt.clearances = attempt.clearances.saturating_add(1);
-        attempt.exits = 0;
-        records.phase = Phase::RetryLater(attempt, why.clone());
-        self.apply_now(records, fx);
-        self.new_decision();
-        let mut event = events::not_blamed(&version.source, &why);
-        event.log_tail = self.last_log_lines(usize::MAX);
-        fx.push(Effect::Emit(event));
     }
 
     /// A trial is over without a verdict: once the version can be used again it is switched to like any change, in contact

@@ -2,7 +2,7 @@
 
 use super::PendingFailure;
 use crate::kubelet_log;
-use crate::machine::evidence::{Baseline, Failure, Query, Signal};
+use crate::machine::evidence::{Baseline, FailedRun, Failure, Query, Signal, Suspension};
 use crate::machine::io::{Effect, log};
 use crate::machine::ladder::is_same;
 use crate::machine::model::{Exit, Moment, later};
@@ -24,7 +24,7 @@ impl State {
 
     /// Another decision: what was seen of the one before does not count.
     pub(in crate::machine) fn new_decision(&mut self) {
-        (self.trial.recovered, self.trial.pending) = (false, None);
+        (self.trial.recovered, self.trial.waiting_since, self.trial.pending) = (false, None, None);
         self.observe_anew();
     }
 
@@ -78,7 +78,7 @@ impl State {
         if self.is_on_test()
             && let Some((failure, detail)) = self.failing(&run)
         {
-            return self.note_failure(failure, detail, fx);
+            return self.note_failure(failure, detail, &run, fx);
         }
         if self.is_on_trial() {
             self.tick_progress();
@@ -94,34 +94,38 @@ impl State {
         due.extend(self.trial.adopted_at.map(|at| later(at, self.settings.trial_duration)));
         self.confirm_deadlines(due);
         due.extend(self.progress_due());
-        let Some(healthy) = self.process.run().and_then(|run| run.healthy_since) else { return };
-        match &self.records().phase {
-            Phase::Trial(attempt) => {
-                due.push(later(healthy, self.settings.trial_duration.saturating_sub(attempt.earned)));
-                due.push(later(
-                    self.process.run().and_then(|run| run.ready_at).unwrap_or(healthy),
-                    limits::ATTRIBUTION,
-                ));
-            }
-            Phase::ControlTest(..) => due.push(later(healthy, limits::CONTROL_TEST)),
-            Phase::RetryLater(attempt, _) if !self.trial.recovered => due.push(later(healthy, attempt.retry_wait())),
-            _ => {}
+        self.control_test_deadlines(due);
+        let Some((run, healthy)) = self.process.run().and_then(|run| Some((run, run.healthy_since?))) else { return };
+        if let Phase::Trial(attempt) = &self.records().phase {
+            due.push(later(healthy, self.settings.trial_duration.saturating_sub(attempt.earned)));
+            due.push(later(run.ready_at.unwrap_or(healthy), limits::ATTRIBUTION));
         }
     }
 
     /// Notes a failure, and has the node observed before it is judged.
-    fn note_failure(&mut self, failure: Failure, detail: String, fx: &mut Vec<Effect>) {
+    fn note_failure(&mut self, failure: Failure, detail: String, run: &Run, fx: &mut Vec<Effect>) {
+        let in_outage = self.suspended() == Some(Suspension::ApiServer);
+        let run = FailedRun { lived: self.now.since(run.started), in_outage, control_cut_off: false };
         fx.push(Effect::ReadLogTail);
         self.query(Query::Environment(self.runtime_socket()), fx);
         let until = later(self.now, limits::QUERY_DEADLINE);
-        self.trial.pending = Some(PendingFailure { failure, detail, until });
+        self.trial.pending = Some(PendingFailure { failure, detail, run, until });
     }
 
     /// Judges the pending failure by what is known now.
     pub(in crate::machine) fn resolve_failure(&mut self, fx: &mut Vec<Effect>) {
-        let Some(PendingFailure { failure, detail, .. }) = self.trial.pending.take() else { return };
+        let Some(PendingFailure { mut failure, detail, run: failed, .. }) = self.trial.pending.take() else { return };
         let dead = matches!(self.process.kubelet(), Kubelet::Waiting { .. });
-        if let Some(suspension) = self.suspended() {
+        if self.is_runtime_given_up() {
+            failure = Failure::Signal(Signal::Runtime);
+        }
+        // An exit is put to the control test in an outage of the API server as well: last known good then ends alike, or not.
+        let is_tested = |suspension| match suspension {
+            Suspension::ApiServer => dead,
+            Suspension::Runtime => failure == Failure::Signal(Signal::Runtime),
+            Suspension::DiskFull | Suspension::ShuttingDown => false,
+        };
+        if let Some(suspension) = self.suspended().filter(|suspension| !is_tested(*suspension)) {
             log(fx, Level::Warn, format!("{detail}; not held against the configuration: {}", suspension.message()));
             if dead {
                 self.wait_for_restart(fx);
@@ -138,6 +142,7 @@ impl State {
         match self.records().phase.clone() {
             Phase::Trial(_) | Phase::AwaitingConfirmation(..) if self.is_judged() => {
                 let exits = self.count_exit(dead);
+                self.note_failed_run(failed);
                 if dead && failure == Failure::Exits && exits < limits::TRIAL_EXITS {
                     return self.wait_for_restart(fx);
                 }
@@ -151,12 +156,19 @@ impl State {
             Phase::ControlTest(_, before)
                 if self.is_observing() && (failure.is_like(before) || self.is_runtime_away()) =>
             {
-                self.clear_version(&detail, fx);
+                let name = Version::name(self.active());
+                self.not_to_blame(&format!("{name} fails in the same way ({detail})"), fx);
             }
             _ => {}
         }
         if dead {
             self.wait_for_restart(fx);
+        }
+    }
+
+    fn note_failed_run(&mut self, failed: FailedRun) {
+        if let Some(attempt) = self.writer.attempt_mut() {
+            attempt.failed = failed;
         }
     }
 
@@ -186,6 +198,7 @@ impl State {
         self.forget_progress();
         self.asks.forget_process();
         self.trial.pending = None; // whatever was pending while it ran
+        self.count_exit_after_reset(exit, fx);
         let testing = matches!(self.records().phase, Phase::ControlTest(..)) && self.is_observing();
         if !self.is_judged() && !testing {
             if self.is_on_trial() {
@@ -195,9 +208,10 @@ impl State {
             return false;
         }
         if run.was_up {
-            self.note_failure(Failure::Exits, exit.to_string(), fx);
+            self.note_failure(Failure::Exits, exit.to_string(), run, fx);
         } else {
-            self.note_failure(Failure::ExitBeforeReady, format!("the kubelet ended before it was ready: {exit}"), fx);
+            let detail = format!("the kubelet ended before it was ready: {exit}");
+            self.note_failure(Failure::ExitBeforeReady, detail, run, fx);
         }
         true
     }
@@ -260,7 +274,7 @@ impl State {
     pub(in crate::machine) fn promote(&self, records: &mut Records) {
         let Some(attempt) = records.phase.trial().cloned() else { return };
         let before = records.last_known_good.replace(attempt.version.clone());
-        records.phase = Phase::Settled;
+        (records.phase, records.reset) = (Phase::Settled, None);
         records.raise_sequence(attempt.signed.as_ref());
         records.good_signals = self.good_signals(attempt.baseline.as_ref());
         // What is proven with this binary did not fail with it, whatever was said of it under another name.

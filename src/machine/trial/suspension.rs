@@ -1,9 +1,10 @@
 //! Suspension: while the node around the kubelet is at fault, no configuration is judged. What the change itself may have
 //! caused is not the node's fault: it is judged, and put to the control test.
 
-use crate::machine::evidence::{Signal, Suspension};
+use crate::machine::evidence::{Failure, Signal, Suspension};
 use crate::machine::io::{Effect, log};
 use crate::machine::model::later;
+use crate::machine::records::Phase;
 use crate::machine::{Counter, Level, State, events, limits};
 
 impl State {
@@ -17,7 +18,7 @@ impl State {
                 return Some(Suspension::DiskFull);
             }
         }
-        if self.is_runtime_away() && !self.is_attributable(Signal::Runtime) {
+        if self.is_runtime_away() && !self.is_attributable(Signal::Runtime) && !self.is_tested_for_runtime() {
             return Some(Suspension::Runtime);
         }
         let Some(run) = self.process.run() else {
@@ -37,9 +38,22 @@ impl State {
         seen.is_some_and(|seen| seen.runtime == Some(false)) && self.runtime_has_answered()
     }
 
+    /// True while last known good shows whether it has a runtime.
+    fn is_tested_for_runtime(&self) -> bool {
+        matches!(self.records().phase, Phase::ControlTest(_, Failure::Signal(Signal::Runtime)))
+    }
+
+    /// True if the runtime has been gone for so long that the version on trial is put to a control test for it, once.
+    pub(super) fn is_runtime_given_up(&self) -> bool {
+        let first = self.records().phase.trial().is_some_and(|attempt| attempt.clearances == 0);
+        first && self.is_judged() && self.health.is_runtime_gone(self.now)
+    }
+
     /// True if the loss of this can come of the change: the version was not yet seen to live with it for a while.
     fn is_attributable(&self, signal: Signal) -> bool {
-        if self.records().phase.attempt().is_none_or(|attempt| attempt.contact) || !self.is_required_signal(signal) {
+        let boot_id = self.settings.boot_id();
+        let settled = self.records().phase.attempt().is_none_or(|attempt| attempt.contact_boot == boot_id);
+        if settled || !self.is_required_signal(signal) {
             return false;
         }
         let Some(run) = self.process.run() else { return true };
@@ -53,7 +67,7 @@ impl State {
     /// Stops or resumes judgement by what was last observed.
     pub(in crate::machine) fn update_suspension(&mut self, fx: &mut Vec<Effect>) {
         let suspension = self.suspension().filter(|_| self.is_observing());
-        let before = self.health.set_suspended(suspension);
+        let before = self.health.set_suspended(suspension, self.now);
         if let Some(reason) = suspension.filter(|_| suspension != before) {
             fx.push(Effect::Count(Counter::Suspension(reason)));
         }

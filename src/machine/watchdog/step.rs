@@ -12,10 +12,10 @@ impl State {
         self.settings.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL)
     }
 
-    /// True while nobody else is to ping: the trial minds a kubelet that hangs, unless judgement is suspended.
+    /// True while nobody else is to ping: a verdict comes on a kubelet that hangs, or it has never pinged.
     fn pings_itself(&self) -> bool {
         let Some(run) = self.process.run() else { return true };
-        self.is_judged() && self.suspended().is_none() || !run.good.contains_key(&Signal::Watchdog)
+        !run.good.contains_key(&Signal::Watchdog) || self.is_hang_judged()
     }
 
     /// Pings, if that is due.
@@ -34,7 +34,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::machine::RunningConfig;
-    use crate::machine::evidence::Suspension;
+    use crate::machine::evidence::{Baseline, Suspension};
     use crate::machine::model::Moment;
     use crate::machine::process::Process;
     use crate::machine::record_writer::RecordWriter;
@@ -97,15 +97,16 @@ mod tests {
         let mut state = running();
         let reference = ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "k".into() };
         let version = Version::named(Source { reference, uid: "u".to_owned(), resource_version: "1".to_owned() });
-        let phase = Phase::Trial(Attempt::new(version.clone()));
+        let baseline = Some(Baseline::from([Signal::Watchdog]));
+        let phase = Phase::Trial(Attempt { baseline, ..Attempt::new(version.clone()) });
         let assigned = Some(version.clone());
         state.writer = RecordWriter::new(Records { assigned, phase, ..Records::default() }, None);
         run_with(&mut state, RunningConfig { version: Some(version), ..RunningConfig::default() });
         pings_seen(&mut state, 1..10, true);
         assert!(state.pings_itself());
-        state.health.set_suspended(Some(Suspension::DiskFull));
+        state.health.set_suspended(Some(Suspension::DiskFull), state.now);
         assert!(!state.pings_itself(), "nobody is judged now: systemd minds a kubelet that hangs");
-        state.health.set_suspended(None);
+        state.health.set_suspended(None, state.now);
         pings_seen(&mut state, 10..30, true);
         let heard = pings_seen(&mut state, 30..60, false);
         assert_eq!(heard.len(), 3, "{heard:?}");

@@ -80,3 +80,16 @@ fn what_failed_with_a_binary_is_not_said_to_be_tried_again_with_it() {
     let status = node_status(&node.state);
     assert_eq!(status.condition.reason, ConditionReason::RolledBack, "{:?}", status.condition);
 }
+
+/// The kubelet is upgraded over and over: what each binary found valid is not kept for ever.
+#[test]
+fn the_record_does_not_grow_with_each_binary() {
+    let mut node = proven("a");
+    let size = node.disk().encode().len();
+    for number in 0..100 {
+        node.kubelet = format!("/usr/bin/kubelet:{number}:118000000:1700000000:0");
+        node.reboot().pass(15);
+    }
+    let grown = node.disk().encode().len() - size;
+    assert!(grown < 1000, "{grown} bytes");
+}

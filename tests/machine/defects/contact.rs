@@ -186,28 +186,84 @@ fn a_turn_that_comes_without_contact_waits_for_it() {
     }
 }
 
-/// On trial in contact for minutes; then the API server goes away, and meanwhile something happens.
+/// On trial in contact for minutes; then the API server goes away.
+fn in_an_outage() -> Node {
+    let mut node = proven("a");
+    node.assign("x").pass(minutes(3));
+    (node.api, node.contact) = (false, false);
+    node.pass(60);
+    node
+}
+
+/// A kubelet ends for want of an API server, whatever it runs; or it does not come into contact after a boot.
 #[test]
 fn exits_and_a_reboot_during_an_outage_are_not_blamed() {
-    let three_exits: fn(&mut Node) -> &mut Node = |node| {
-        for _ in 0..3 {
-            node.exit(1).pass(40);
+    let all_end: fn(&mut Node) -> &mut Node = |node| {
+        for _ in 0..12 {
+            node.pass(140).exit(1);
         }
         node
     };
-    for meanwhile in [three_exits, Node::reboot] {
-        let mut node = proven("a");
-        node.assign("x").pass(minutes(3));
-        (node.api, node.contact) = (false, false);
-        node.pass(60);
+    for meanwhile in [all_end, Node::reboot] {
+        let mut node = in_an_outage();
         meanwhile(&mut node).pass(minutes(30));
-        assert_eq!((node.active(), node.last_known_good()), ("x", "a"), "{:?}", node.events());
-        assert!(!rolled_back(&node) && !node.is_bad("x"));
+        assert_eq!((node.running(), node.last_known_good()), (Some("a"), "a"), "{:?}", node.events());
+        assert!(node.events().contains(&"KubeletConfigNotBlamed") && !node.is_bad("x"), "{:?}", node.events());
         (node.api, node.contact) = (true, true);
-        node.pass(minutes(15));
-        assert_eq!(node.last_known_good(), "x");
-        assert!(node.starts[2..].iter().all(|name| name == "x"), "{:?}", node.starts);
+        node.pass(minutes(25));
+        assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
     }
+}
+
+/// Last known good lives in the same outage.
+#[test]
+fn a_version_that_alone_ends_in_an_outage_is_blamed() {
+    let mut node = in_an_outage();
+    let (mut exits, mut seconds) = (0, 0);
+    while seconds < minutes(60) {
+        if node.running() == Some("x") {
+            node.exit(2);
+            exits += 1;
+        }
+        node.pass(30);
+        seconds += 30;
+    }
+    assert_eq!((node.running(), exits), (Some("a"), 2), "{:?}", node.events());
+    assert!(node.is_bad("x"));
+    (node.api, node.contact) = (true, true);
+    node.pass(minutes(15));
+    assert_eq!(node.running(), Some("a"));
+}
+
+/// It begins with the change, and ends while last known good is on test, which came up without contact as well.
+#[test]
+fn an_outage_right_after_the_change_is_not_blamed() {
+    for after in [0, 5, 20, 30, 44] {
+        for lasts in (91..200).step_by(7) {
+            let mut node = proven("a");
+            node.assign("x").pass(after);
+            (node.api, node.contact) = (false, false);
+            node.pass(lasts);
+            (node.api, node.contact) = (true, true);
+            node.pass(minutes(16));
+            assert!(!node.is_bad("x"), "after {after} s, for {lasts} s: {:?}", node.events());
+            assert_eq!(node.last_known_good(), "x", "after {after} s, for {lasts} s: {:?}", node.events());
+        }
+    }
+}
+
+/// What an outage had it earn before is lost by the exit.
+#[test]
+fn an_exit_in_an_outage_begins_the_trial_anew() {
+    let mut node = proven("a");
+    node.assign("x").pass(570);
+    (node.api, node.contact) = (false, false);
+    node.pass(60).exit(2).pass(60);
+    (node.api, node.contact) = (true, true);
+    node.pass(560);
+    assert_eq!(node.last_known_good(), "a");
+    node.pass(120);
+    assert_eq!(node.last_known_good(), "x");
 }
 
 /// Contact that never was there since the change cannot excuse an exit.

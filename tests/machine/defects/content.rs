@@ -1,6 +1,7 @@
 //! Content is identity: equal content is never restarted, tried again or rolled back, and what was proven is started from
 //! its very bytes.
 
+use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::records::{Attempt, Phase};
 use kubelet_supervisor::machine::{Effect, Settings};
@@ -170,4 +171,36 @@ fn equal_content_of_records_without_digests_is_not_rolled_back() {
     assert!(node.disk().bad.is_empty() && !rolled_back(&node), "{:?}", node.events());
     node.pass(minutes(12));
     assert_eq!((node.active(), node.last_known_good(), node.running()), ("b", "b", Some("a")));
+}
+
+/// The local file of a node with an overlay is edited to what must not be made on a live node. The restart refuses that, and
+/// the name of last known good says nothing of the content that is refused.
+#[test]
+fn what_is_refused_does_not_become_last_known_good_by_its_name() {
+    for restart in [Node::boot, Node::reboot] {
+        let mut node = Node::new();
+        node.define("local", json!({"cgroupDriver": "cgroupfs"}), ConfigAnnotations::default());
+        node.define_overlay("a");
+        prove(&mut node, "a");
+        let before = node.disk().last_known_good.clone();
+        node.store.local = "edited".to_owned();
+        node.configurations.get_mut("a").unwrap().fields = json!({"cgroupDriver": "systemd"});
+        restart(&mut node).pass(minutes(25));
+        assert_eq!(node.disk().last_known_good, before, "{:?}", node.events());
+        assert_eq!(node.running(), Some("a"), "the bytes that were proven");
+    }
+}
+
+/// Nothing is proven, so the way back is the local file: as it is by then.
+#[test]
+fn what_equals_an_edited_local_file_is_not_rolled_back_into_it() {
+    let mut node = Node::new();
+    node.store.local = "edited".to_owned();
+    node.same_content.insert("a".to_owned(), "local+edited".to_owned());
+    node.assign("a").pass(30);
+    node.healthz = Some(false);
+    node.pass(120);
+    node.healthz = Some(true);
+    node.pass(60);
+    assert!(!rolled_back(&node), "from a content to the same content: {:?}", node.starts);
 }

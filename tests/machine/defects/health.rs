@@ -211,3 +211,42 @@ fn lost_answers_do_not_keep_a_version_that_is_cut_off() {
     }
     assert!(rolled_back(&node), "{:?}", node.events());
 }
+
+/// It is gone a minute after the switch, when nothing is blamed on the change any more, and does not come back.
+#[test]
+fn a_runtime_that_does_not_come_back_ends_the_trial_without_blame() {
+    let mut node = proven("a");
+    node.assign("x").pass(60);
+    (node.environment.runtime, node.is_ready) = (Some(false), false);
+    node.pass(minutes(25));
+    assert_eq!((node.running(), node.is_bad("x")), (Some("a"), false), "{:?}", node.events());
+    let starts = node.starts.len();
+    node.pass(24 * 3600);
+    assert_eq!(node.starts.len(), starts, "nothing is restarted for it");
+    (node.environment.runtime, node.is_ready) = (Some(true), true);
+    node.pass(minutes(12));
+    assert_eq!(node.last_known_good(), "x", "{:?}", node.events());
+}
+
+/// Both died for the node's trouble; then last known good alone does, as the node is another one than it was.
+#[test]
+fn a_cleared_version_is_tried_again_although_last_known_good_does_not_get_well() {
+    let mut node = proven("a");
+    node.ready_after = None;
+    node.assign("x");
+    for _ in 0..20 {
+        if node.running().is_some() {
+            node.exit(1);
+        }
+        node.pass(1);
+    }
+    assert!(!node.is_bad("x"), "{:?}", node.events());
+    node.ready_after = Some(1);
+    for _ in 0..minutes(30) / 10 {
+        if node.running() == Some("a") {
+            node.exit(1);
+        }
+        node.pass(10);
+    }
+    assert_eq!((node.running(), node.last_known_good()), (Some("x"), "x"), "{:?}", node.events());
+}

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use kubelet_config::source::ConfigAnnotations;
 use kubelet_supervisor::machine::command::{Command, Target};
+use kubelet_supervisor::machine::evidence::Query;
 use kubelet_supervisor::machine::{Effect, Input, Settings};
 use kubelet_supervisor::ports::StoreRequest;
+use serde_json::json;
 use testkit::node::{Node, source, torn};
 
 use super::{count, minutes, prove, proven};
@@ -342,4 +345,59 @@ fn a_checkpoint_that_cannot_be_read_back_is_not_downloaded_without_a_pause() {
     node.store.loses_checkpoints = false;
     node.pass(minutes(2));
     assert_eq!(node.running(), Some("x"), "{:?}", node.events());
+}
+
+fn with_state_files_of_its_own(node: &mut Node, name: &str) {
+    let acknowledge = Some("cpuManagerPolicy".to_owned());
+    let annotations = ConfigAnnotations { acknowledge, ..ConfigAnnotations::default() };
+    node.define(name, json!({"cpuManagerPolicy": "static"}), annotations);
+}
+
+/// Stop, wait for the state files, give up, go back: a try costs two restarts, so its pause grows, and nothing wipes it.
+#[test]
+fn state_files_that_take_too_long_do_not_restart_the_kubelet_over_and_over() {
+    for replaced_every in [u64::MAX, 600, 60, 7] {
+        let mut node = proven("a");
+        with_state_files_of_its_own(&mut node, "b");
+        node.store.slow_swaps = true;
+        let starts = node.starts.len();
+        node.assign("b");
+        for second in 1..=3600 {
+            node.pass(1);
+            if second % replaced_every == 0 {
+                node.replace_worker(None);
+            }
+        }
+        let starts = node.starts.len() - starts;
+        assert!((1..=8).contains(&starts), "{starts} starts in an hour, a worker lives {replaced_every} s");
+        node.store.slow_swaps = false;
+        node.pass(minutes(130));
+        assert_eq!(node.running(), Some("b"), "once the disk is well");
+    }
+}
+
+/// Its exit would be our trouble, and held against it.
+#[test]
+fn a_version_is_not_started_on_the_state_files_of_another_policy() {
+    let mut node = proven("a");
+    with_state_files_of_its_own(&mut node, "b");
+    node.store.swaps_fail = true;
+    node.assign("b").pass(20);
+    assert_eq!((node.running(), node.is_bad("b")), (Some("a"), false), "{:?}", node.starts);
+    node.store.swaps_fail = false;
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "b", "{:?}", node.events());
+}
+
+/// A change waits longer for the disk than a start does. What the change prepared is what starts.
+#[test]
+fn content_that_is_read_too_late_for_a_start_is_known_from_the_change() {
+    let mut node = proven("a");
+    node.store.slow_contents = true;
+    let before = node.effects.len();
+    node.assign("b").pass(minutes(15));
+    assert_eq!(node.last_known_good(), "b", "{:?}", node.events());
+    let lists = count(&node, before, |it| matches!(it, Effect::Query(_, Query::Pods)));
+    let records = count(&node, before, |it| matches!(it, Effect::Store(StoreRequest::Record(..))));
+    assert!(lists < 30 && records < 30, "{lists} lists of pods, {records} records");
 }

@@ -318,3 +318,40 @@ fn a_command_gives_way_to_a_rollback_meanwhile() {
     assert!(node.is_bad("x"), "{:?}", node.disk());
     assert_eq!(node.running(), Some("a"));
 }
+
+/// A pin is somebody's decision: it stops the clock of a confirmation, and unpin says what is left.
+#[test]
+fn a_pin_does_not_let_the_wait_for_a_confirmation_run_out() {
+    for reboots in [false, true] {
+        let mut node = Node::new();
+        prove(&mut node, "a");
+        node.define("b", json!({}), confirmed("1h")).assign("b").pass(900);
+        let left = node.state.confirm_left().unwrap();
+        node.obey(Command::Pin { to: None }).pass(7200);
+        if reboots {
+            node.reboot().pass(60);
+        }
+        let answer = node.operate(Command::Unpin).unwrap();
+        assert!(answer.contains(&format!("to be confirmed within {left} s")), "{answer}");
+        node.pass(5);
+        assert_eq!(node.running(), Some("b"), "{:?}", node.events());
+        node.pass(left + 5);
+        assert_eq!(node.running(), Some("a"), "it ends all the same");
+    }
+}
+
+#[test]
+fn a_command_says_what_will_be() {
+    let mut node = Node::new();
+    prove(&mut node, "a");
+    node.refuse("x").assign("x").pass(30);
+    node.refused.clear();
+    node.obey(Command::Freeze);
+    let answer = node.operate(Command::Retry).unwrap();
+    assert!(answer.contains("once thaw"), "{answer}");
+    node.pass(600);
+    assert_eq!(node.running(), Some("a"));
+    node.obey(Command::Thaw).pass(60);
+    assert_eq!(node.running(), Some("x"));
+    assert!(node.operate(Command::Unpin).is_err(), "nothing is pinned");
+}

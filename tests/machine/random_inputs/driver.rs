@@ -231,6 +231,13 @@ impl Driver {
             }
             Effect::Query(ticket, query) => self.queries.push((ticket, query)),
             Effect::ReadLogTail => return Some(Input::LogTail(Vec::new())),
+            Effect::GoOn(run) => {
+                assert!(std::mem::take(&mut self.left) && !self.quit, "{run:?} was not left");
+                let ready = self.ready.then_some(self.run.started);
+                let is_it = self.process.is_some() && run == self.run;
+                let started = StartedKubelet { id: run, adopted: true, ready };
+                return Some(Input::Started(is_it.then_some(started).ok_or_else(|| "it has ended".to_owned())));
+            }
             Effect::Start(config) => {
                 let left = std::mem::take(&mut self.left);
                 assert!(left || self.process.is_none(), "a second kubelet is started: {:?}", self.state);

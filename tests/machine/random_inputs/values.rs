@@ -56,6 +56,7 @@ pub fn nth<T: Clone>(asked: &[T], which: u8) -> Option<T> {
 pub fn versions(records: &Records) -> impl Iterator<Item = &Version> {
     let pinned = records.pin.as_ref().and_then(|pin| pin.version.as_ref());
     let tried = records.phase.attempt().map(|attempt| &attempt.version);
+    let before = records.reset.as_ref().map(|reset| &reset.before);
     let named = [&records.assigned, &records.last_known_good].into_iter().flatten();
-    named.chain(&records.proven).chain(pinned).chain(tried)
+    named.chain(&records.proven).chain(pinned).chain(tried).chain(before)
 }

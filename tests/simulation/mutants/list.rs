@@ -65,8 +65,8 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::GoesOn,
         name: "the next worker starts what is wanted, whatever runs",
         file: "machine/launch/step.rs",
-        original: "self.left_running().map_or_else(|| self.desired(), |left| left.config.version.clone())",
-        mutated: "self.desired()",
+        original: "is_open && self.process.former() == Some(started.run)",
+        mutated: "is_open && started.alive && !started.alive",
     },
     Mutant {
         law: Law::GoesOn,
@@ -224,10 +224,10 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::EqualCostsNothing,
         name: "last known good is started anew after its test",
-        file: "machine/trial/rollback.rs",
-        original: "log(fx, Level::Info, found);",
-        mutated: r"log(fx, Level::Info, found);
-                self.stop(fx);",
+        file: "machine/trial/control_test.rs",
+        original: "let records = Records { phase: Phase::Settled, ..self.records().clone() };",
+        mutated: r"let records = Records { phase: Phase::Settled, ..self.records().clone() };
+                        self.stop(fx);",
     },
     Mutant {
         law: Law::NotWhileAway,
@@ -376,9 +376,9 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::RetryLater,
         name: "a cleared version is not tried again",
-        file: "machine/trial/rollback.rs",
-        original: "healthy >= attempt.retry_wait() && !self.has_recovered()",
-        mutated: "false",
+        file: "machine/trial/control_test.rs",
+        original: "is_healthy || !is_ill && self.now.since(since)",
+        mutated: "is_healthy && is_ill && self.now.since(since)",
     },
     Mutant {
         law: Law::Confirms,
@@ -465,7 +465,7 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::StatusIsTrue,
         name: "the status says what is assigned",
         file: "machine/status.rs",
-        original: "state.active().map(|version| version.source.clone())",
+        original: "state.active_in_status().map(|version| version.source.clone())",
         mutated: "state.records().assigned.as_ref().map(|version| version.source.clone())",
     },
     Mutant {

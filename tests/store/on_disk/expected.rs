@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use kubelet_config::digest::Digest;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Source};
-use kubelet_supervisor::machine::evidence::{Failure, Signal};
+use kubelet_supervisor::machine::evidence::{FailedRun, Failure, Signal};
 use kubelet_supervisor::machine::model::{ConfigError, KubeletId};
 use kubelet_supervisor::machine::records::{
-    Attempt, BadReason, BadVersion, ConfirmationWait, Phase, Pin, Records, Version,
+    Attempt, BadReason, BadVersion, ConfirmationWait, Phase, Pin, Records, Reset, Version,
 };
 
 pub const SIGNALS: [Signal; 7] = [
@@ -74,11 +74,12 @@ pub fn attempt() -> Attempt {
         exits: 3,
         baseline: Some(SIGNALS.into()),
         contact_expected: true,
-        contact: true,
+        contact_boot: "0123456789abcdef0123456789abcdef".to_owned(),
         earned: Duration::from_millis(90_250),
         suspended: true,
         progress: None,
         clearances: 3,
+        failed: FailedRun { lived: Duration::from_secs(42), in_outage: true, control_cut_off: true },
         confirm_within: Some(900),
         extended: None,
         confirmed: true,
@@ -130,6 +131,11 @@ pub fn records(phase: Phase) -> Records {
         proven: vec![version(6, "c"), Version::named(local_files()), version(1, "b")],
         pin: Some(Pin { version: Some(version(1, "b")) }),
         frozen: true,
+        reset: Some(Reset {
+            before: version(6, "c"),
+            exits: 1,
+            failed: Some("the kubelet ended twice with it".to_owned()),
+        }),
         retried: Some("2027-01-15T06:00:00Z".to_owned()),
         sequences: BTreeMap::new(),
         local_hazards: None,

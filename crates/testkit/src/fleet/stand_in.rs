@@ -274,6 +274,9 @@ impl ports::Kubelet for StandIn {
         let id = RunId { pid, started: Duration::ZERO };
         vec![Input::Started(Ok(StartedKubelet { id, ..StartedKubelet::default() }))]
     }
+    fn go_on(&mut self, _run: RunId) -> Vec<Input> {
+        unreachable!("no worker is replaced here")
+    }
     fn stop(&mut self) {
         if let Some(Process { pid, .. }) = self.process {
             self.schedule(STOPS, Coming::Exit(pid, Exit::Code(0)));

@@ -38,6 +38,7 @@ impl Node {
             Effect::Start(config) => {
                 Some(Input::Started(self.start(config.as_deref().map(|config| config.path.as_str()))))
             }
+            Effect::GoOn(run) => Some(Input::Started(self.go_on(*run))),
             Effect::Stop | Effect::DumpStacks if self.is_deaf => {
                 self.kill_at = Some(self.now + limits::STOP_GRACE);
                 None
@@ -79,12 +80,18 @@ impl Node {
         }
     }
 
+    fn go_on(&mut self, run: RunId) -> Result<StartedKubelet, String> {
+        let process = self.process.as_mut().filter(|process| process.id == run).ok_or("it has ended")?;
+        (process.left, process.told_ready) = (false, false);
+        let ready = process.ready_at.filter(|at| *at <= self.now);
+        Ok(StartedKubelet { id: run, adopted: true, ready })
+    }
+
     fn start(&mut self, path: Option<&str>) -> Result<StartedKubelet, String> {
         let content = path.unwrap_or_default().trim_start_matches('/').to_owned();
         if let Some(process) = self.process.as_mut().filter(|process| process.content == content) {
-            let ready = process.ready_at.filter(|at| *at <= self.now);
-            (process.left, process.told_ready) = (false, false);
-            return Ok(StartedKubelet { id: process.id, adopted: true, ready });
+            let run = process.id;
+            return self.go_on(run);
         }
         let second = self.process.as_ref().is_some_and(|process| !process.left);
         assert!(!second, "a second kubelet is started");

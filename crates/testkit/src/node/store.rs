@@ -62,6 +62,14 @@ pub struct Store {
     pub policy: PolicyState,
     /// It refuses these.
     pub forbidden: BTreeSet<String>,
+    /// EIO for the kubelet's state files alone.
+    pub swaps_fail: bool,
+    /// They are put in order later than anybody waits for.
+    pub slow_swaps: bool,
+    /// What is to be started is read later than anybody waits for.
+    pub slow_contents: bool,
+    /// The policy denies fields of these.
+    pub denied: BTreeSet<String>,
     /// The unit has the kubelet's hard eviction thresholds ignored for what pods may request.
     pub ignores_eviction: bool,
     /// These are signed.
@@ -158,9 +166,11 @@ impl Node {
     }
 
     fn serve(&mut self, request: StoreRequest) -> Option<Input> {
+        let late = self.store.slow_swaps && matches!(request, StoreRequest::SwapStateFiles(..))
+            || self.store.slow_contents && matches!(request, StoreRequest::Load(_, LoadTarget::Content(..)));
         let fails = self.store.fails_now();
         let lost = fails && self.store.loses_answers;
-        self.carry_out(request, fails && !lost).filter(|_| !lost)
+        self.carry_out(request, fails && !lost).filter(|_| !lost && !late)
     }
 
     fn carry_out(&mut self, request: StoreRequest, fails: bool) -> Option<Input> {
@@ -187,6 +197,9 @@ impl Node {
             StoreRequest::Load(ticket, target) => {
                 let result = if fails { Err(eio()) } else { self.load(&target) };
                 Some(Input::Loaded(ticket, id, result))
+            }
+            StoreRequest::SwapStateFiles(ticket, _) if self.store.swaps_fail => {
+                Some(Input::StateFilesSwapped(ticket, Err("input/output error".to_owned())))
             }
             StoreRequest::SwapStateFiles(ticket, files) => {
                 if written.is_ok() {
@@ -297,7 +310,8 @@ impl Node {
         let refused = self.store.forbidden.contains(&name).then(|| format!("the node's policy: {name}"));
         let refused_by_label = name.starts_with("elsewhere").then(|| "the node's policy: namespace".to_owned());
         let signed = self.store.signed.get(&name).cloned();
-        Admission { policy, refused, refused_by_label, signed, ..Admission::default() }
+        let denied = self.store.denied.contains(&name).then(|| format!("the node's policy: denied {name}"));
+        Admission { policy, refused, denied, refused_by_label, signed, ..Admission::default() }
     }
 
     fn definition(&self, name: &str) -> Definition {

@@ -10,7 +10,7 @@ use kubelet_config::rendering::{DropIn, HealthzTarget};
 use kubelet_config::source::{ConfigMapRef, Merge};
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::machine::model::{KubeletId, Rendered, Verdict};
+use kubelet_supervisor::machine::model::{KubeletId, Rendered, RunId, Verdict};
 use kubelet_supervisor::machine::{Counter, Input, Level, State, Ticket};
 use kubelet_supervisor::ports::{self, LocalError, LocalPolicy};
 
@@ -114,6 +114,11 @@ impl ports::Kubelet for Handle {
     fn start(&mut self, config: Option<&Rendered>) -> Vec<Input> {
         self.note(Call::Start);
         self.0.borrow_mut().start_or_go_on(config)
+    }
+
+    fn go_on(&mut self, run: RunId) -> Vec<Input> {
+        self.note(Call::Start);
+        self.0.borrow_mut().go_on(run)
     }
 
     fn stop(&mut self) {

@@ -6,6 +6,7 @@ use kubelet_supervisor::machine::model::{Rendered, RunId, StartedKubelet};
 use kubelet_supervisor::machine::{Input, limits};
 
 use super::account::UNSEEN;
+use super::kubelet::Process;
 use super::laws::Law;
 use super::standby::StandbySlot;
 use super::world::{Coming, Content, Outside, ms};
@@ -118,22 +119,14 @@ impl Outside {
         let path = config.map(|config| config.path.as_str());
         let goes_on = process.path.as_deref() == path && process.stopping.is_none();
         let expected = left.is_some_and(|(_, expected)| expected);
-        let rotten = process.path.as_deref().is_some_and(|path| self.disk.is_rotten(super::records::content_dir(path)));
-        let excused = !expected || rotten || process.stopping.is_some();
+        let excused = !expected || process.stopping.is_some();
         self.account.check(Law::GoesOn, excused, goes_on, || {
             format!("{:?} ran, and the next worker ends it to start {path:?}", process.content)
         });
         if goes_on {
-            let unread = path.is_none() && !expected && self.torn_local.is_some();
+            let unread = path.is_none() && self.torn_local.is_some();
             self.process.iter_mut().for_each(|process| process.unread |= unread);
-            self.account.withheld.take_if(|(of, _)| *of == process.content);
-            let id = self.run_id().unwrap_or_default();
-            let started = Input::Started(Ok(StartedKubelet {
-                id,
-                adopted: true,
-                ready: process.ready_at.map(|at| at - self.booted),
-            }));
-            return [started].into_iter().chain(process.ready.then_some(Input::Ready)).collect();
+            return self.take_over(&process);
         }
         self.workers.starting = Some(Awaited(config.cloned().map(Box::new)));
         if process.stopping.is_none() {
@@ -141,6 +134,23 @@ impl Outside {
             self.terminate();
         }
         Vec::new()
+    }
+
+    /// The kubelet that a worker left goes on, if it is there.
+    pub fn go_on(&mut self, run: RunId) -> Vec<Input> {
+        self.workers.left = None;
+        match self.process.clone().filter(|process| process.stopping.is_none() && self.run_id() == Some(run)) {
+            Some(process) => self.take_over(&process),
+            None => vec![Input::Started(Err("it has ended".to_owned()))],
+        }
+    }
+
+    fn take_over(&mut self, process: &Process) -> Vec<Input> {
+        self.account.withheld.take_if(|(of, _)| *of == process.content);
+        let id = self.run_id().unwrap_or_default();
+        let ready = process.ready_at.map(|at| at - self.booted);
+        let started = Input::Started(Ok(StartedKubelet { id, adopted: true, ready }));
+        [started].into_iter().chain(process.ready.then_some(Input::Ready)).collect()
     }
 
     /// A kubelet has ended: true if a start waited for that, which comes then.

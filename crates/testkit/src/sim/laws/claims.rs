@@ -130,7 +130,7 @@ impl Outside {
         let (known, content, local) = (process.pid, process.content, process.path.is_none());
         let said = match &self.status.active {
             Some(source) => self.is_content_of(source, content),
-            None => local || self.is_own(content),
+            None => local || self.is_own(content) || self.says_local_failed(),
         };
         let status = self.status.active.clone();
         // While the store gives no answer nobody can look at what a kubelet is started with once more.
@@ -144,6 +144,13 @@ impl Outside {
             format!("{status:?} is said to run, and {content:?} does")
         });
         account.status_is_known = true;
+    }
+
+    /// Nothing is assigned or proven, as after a reset; the error says that the local files failed, and what runs for them.
+    pub(super) fn says_local_failed(&self) -> bool {
+        let status = &self.status;
+        let is_reset = status.assigned.is_none() && status.last_known_good.is_none() && status.error.is_some();
+        is_reset && status.condition.message.contains("runs in its place")
     }
 
     /// A line of the log.

@@ -1,10 +1,13 @@
 //! What a node must come to, once it is left in peace with a working disk and API server.
 
+use std::time::Duration;
+
 use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::State;
 
 use crate::sim::account::SLACK;
 use crate::sim::behaviour::Outcome;
+use crate::sim::kubelet::Process;
 use crate::sim::laws::Law;
 use crate::sim::world::Outside;
 
@@ -34,7 +37,8 @@ impl Outside {
             Assignment::Unknown => None,
             Assignment::Local => {
                 let all = [&status.assigned, &status.active, &status.last_known_good];
-                says(all.iter().any(|it| it.is_some()) || status.error.is_some(), "it is not reset")
+                let fails = status.error.is_some() && !self.says_local_failed();
+                says(all.iter().any(|it| it.is_some()) || fails, "it is not reset")
             }
             _ if desired.is_none() => {
                 let said = status.error.as_ref().is_some_and(|error| error.starts_with("failed to sync"));
@@ -60,6 +64,8 @@ impl Outside {
             return match outcome {
                 Outcome::Stays | Outcome::Either => None,
                 Outcome::Fails if known => None,
+                // Nobody was to blame, so it is tried once more.
+                Outcome::Fails if self.is_being_retried(process) => None,
                 Outcome::Fails => Some("what fails still runs"),
                 Outcome::Passes if waits => None,
                 Outcome::Passes if !content.behaviour.works() => None,
@@ -79,6 +85,12 @@ impl Outside {
             let absent = status.assigned.as_ref().is_some_and(|it| it.reference.kubelet_config_key == "absent");
             (content.behaviour.works() && !failed && !absent).then_some("it is not applied, and it never failed")
         }
+    }
+
+    /// It was cleared, and started a short while ago: no longer than a verdict takes.
+    fn is_being_retried(&self, process: &Process) -> bool {
+        let cleared = self.status.assigned.as_ref().is_some_and(|source| self.account.is_cleared(source));
+        cleared && self.now < process.started + Duration::from_secs(300)
     }
 
     /// Last known good cannot run: its content rotted, or another kubelet binary may refuse it.

@@ -103,7 +103,8 @@ impl Outside {
         let named = {
             let pinned = records.pin.as_ref().and_then(|pin| pin.version.as_ref());
             let attempt = records.phase.attempt().map(|attempt| &attempt.version);
-            let named = [records.assigned.as_ref(), records.last_known_good.as_ref(), pinned, attempt];
+            let before = records.reset.as_ref().map(|reset| &reset.before);
+            let named = [records.assigned.as_ref(), records.last_known_good.as_ref(), pinned, attempt, before];
             let mut named = named.into_iter().flatten().chain(&records.proven);
             named.any(|version| match &version.digest {
                 Some(digest) => digest.0 == digest_of(path),

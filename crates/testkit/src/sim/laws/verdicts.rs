@@ -34,7 +34,7 @@ impl Outside {
             self.account.failed.retain(|failed| !about(failed) || stays(failed));
         }
         match &*entry.reason {
-            "KubeletConfigNotBlamed" => self.check_clearance(source, content),
+            "KubeletConfigNotBlamed" => self.check_clearance(source, content, &entry.message),
             "KubeletConfigAwaitsConfirmation" => {
                 self.check_awaits(source, content);
                 // As people were told: an operator may have asked for longer.
@@ -175,7 +175,7 @@ impl Outside {
     }
 
     /// A version is cleared if last known good was seen to fail alike.
-    fn check_clearance(&mut self, source: &Source, content: Option<Content>) {
+    fn check_clearance(&mut self, source: &Source, content: Option<Content>, message: &str) {
         let now = self.now;
         self.account.testing = false;
         // A torn file of the node's own looks like a version that is refused.
@@ -194,6 +194,7 @@ impl Outside {
             }
         };
         let unsure = self.was_in_trouble() || self.silence.is_one_sided();
+        let unsure = unsure || message.contains("state files") && (self.store_lags() || self.disk_is_ailing());
         self.account
             .check(Law::Cleared, unsure, fails, || format!("{source} is not to blame, it is said; but nothing failed"));
         let equal = |it: &Source| content.is_some_and(|content| self.is_content_of(it, content));
