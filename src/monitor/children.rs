@@ -2,21 +2,17 @@
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter, Read as _};
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use super::links::Link;
 use super::state::{Event, Role};
-use crate::os::fork::{Forked, Program, Streams, fork_program, set_nonblocking};
+use super::wire::MESSAGE_MAX;
+use crate::os::boot_time;
+use crate::os::fork::{Forked, Program, Streams, fork_program, give_back_memory};
 use crate::os::standby_lock::StandbyLock;
 use crate::os::stderr_relay::StderrRelay;
-
-/// How long the end waits for the output to be passed on.
-const DRAIN: Duration = Duration::from_secs(1);
 
 /// What is supervised, and by what.
 #[derive(Debug)]
@@ -34,47 +30,48 @@ pub struct Command {
     pub last_known_good: fn(&[OsString]) -> Option<Vec<String>>,
 }
 
-/// All of them, but for their ids, which the state has.
+/// All of them, but for what the state knows of each.
 #[derive(Debug)]
 pub(super) struct Children {
     command: Command,
     /// Where the kubelet finds its notify socket, and its watchdog's interval.
     notify: (String, Duration),
-    /// Children on their way to their program.
-    pub(super) executing: Vec<(i32, PipeReader, PathBuf)>,
-    relay: Option<StderrRelay>,
+    pub(super) questions: Vec<Question>,
+    /// Passes on what the kubelet writes.
+    pub(super) relay: Option<StderrRelay>,
     standby: Option<(StandbyLock, Option<StderrRelay>)>,
-    /// Reaped, and not told yet: their numbers may be others' by now.
-    pub(super) reaped: Vec<i32>,
+}
+
+/// What a copy of this process says until it is another program, or ends: why it cannot be that program, or what was last known good.
+#[derive(Debug)]
+pub(super) struct Question {
+    /// `None`: last known good.
+    about: Option<(Role, PathBuf)>,
+    pub(super) pipe: PipeReader,
+    said: Vec<u8>,
 }
 
 impl Children {
     pub(super) fn new(command: Command, notify: (String, Duration)) -> Self {
-        Self { command, notify, executing: Vec::new(), relay: None, standby: None, reaped: Vec::new() }
+        Self { command, notify, questions: Vec::new(), relay: None, standby: None }
     }
 
-    pub(super) fn start(&mut self, args: &[String]) -> Event {
-        let (relay, writer) = relayed(false);
+    /// The kubelet, or one that stands by.
+    pub(super) fn start(&mut self, role: Role, args: &[String]) -> Event {
+        let stands_by = role == Role::Standby;
+        let (relay, writer) = relayed(stands_by);
         let output = relay.as_ref().map(|relay| relay.output.as_raw_fd());
-        let forked = self.kubelet(args, Streams { stderr: writer.as_ref().map(AsFd::as_fd), ..Streams::default() });
-        if forked.is_ok() {
-            self.relay = relay; // the one before goes on by itself, for the former kubelet's descendants
-        }
-        let program = self.command.program.clone();
-        self.told(forked, Role::Kubelet, output, program)
-    }
-
-    pub(super) fn park(&mut self, args: &[String]) -> Event {
-        let (relay, writer) = relayed(true);
-        let output = relay.as_ref().map(|relay| relay.output.as_raw_fd());
-        let forked = StandbyLock::take().and_then(|lock| {
-            let streams = Streams { stdin: Some(lock.as_fd()), stderr: writer.as_ref().map(AsFd::as_fd), third: None };
-            let forked = self.kubelet(args, streams)?;
-            self.standby = Some((lock, relay));
+        let forked = stands_by.then(StandbyLock::take).transpose().and_then(|lock| {
+            let stderr = writer.as_ref().map(AsFd::as_fd);
+            let forked = self.kubelet(args, Streams { stdin: lock.as_ref().map(AsFd::as_fd), stderr, third: None })?;
+            match lock {
+                Some(lock) => self.standby = Some((lock, relay)),
+                None => self.relay = relay, // the one before goes on by itself, for the former kubelet's descendants
+            }
             Ok(forked)
         });
         let program = self.command.program.clone();
-        self.told(forked, Role::Standby, output, program)
+        self.told(forked, role, output, program)
     }
 
     /// The standby's lock falls: it is the kubelet now. What was held of its output comes first: it may write nothing for long.
@@ -96,56 +93,54 @@ impl Children {
         fork_program(&Program::new(&self.command.program, args, env.chain(notify))?, streams, true)
     }
 
-    pub(super) fn work(&mut self, generation: u64, own_binary: bool, now: Duration) -> (Event, Option<Link>) {
+    /// The link goes with its worker.
+    pub(super) fn work(&mut self, generation: u64, own_binary: bool, links: &mut Vec<Link>) -> Event {
         let path = if own_binary { PathBuf::from("/proc/self/exe") } else { self.command.worker.clone() };
         let env = std::env::vars_os().filter(|(name, _)| name != "NOTIFY_SOCKET" && name != "WATCHDOG_PID");
-        let forked = Link::new(generation, now).and_then(|(link, theirs)| {
-            let program = Program::new(&path, &self.command.worker_args, env)?;
+        let forked = Link::new(generation, boot_time()).and_then(|(link, theirs)| {
+            links.push(link);
             let streams = Streams { third: Some(theirs.as_fd()), ..Streams::default() };
-            Ok((fork_program(&program, streams, false)?, link))
+            fork_program(&Program::new(&path, &self.command.worker_args, env)?, streams, false)
         });
-        let (forked, link) = match forked {
-            Ok((forked, link)) => (Ok(forked), Some(link)),
-            Err(error) => (Err(error), None),
-        };
-        (self.told(forked, Role::Worker(generation), None, path), link)
+        self.told(forked, Role::Worker(generation), None, path)
     }
 
     fn told(&mut self, forked: io::Result<Forked>, role: Role, output: Option<i32>, program: PathBuf) -> Event {
-        let forked = forked.map(|Forked { pid, executed }| {
-            let _ = set_nonblocking(&executed); // it is read when there is something
-            self.executing.push((pid, executed, program));
-            (pid, output)
-        });
-        Event::Forked(role, forked.map_err(|error| error.to_string()))
+        give_back_memory(); // what a start takes is not needed for as long as its child lives
+        match forked {
+            Ok(Forked { pid, executed }) => {
+                self.ask(Some((role, program)), executed);
+                Event::Forked(role, pid, output)
+            }
+            Err(error) => Event::Failed(role, error.to_string()),
+        }
     }
 
-    /// Which children are what they were to become, or cannot.
-    pub(super) fn executed(&mut self) -> Vec<Event> {
+    pub(super) fn ask(&mut self, about: Option<(Role, PathBuf)>, pipe: PipeReader) {
+        self.questions.push(Question { about, pipe, said: Vec::new() });
+    }
+
+    /// What was said to the end.
+    pub(super) fn answers(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
-        self.executing.retain_mut(|(pid, pipe, program)| {
-            let mut errno = [0; 4];
-            let result = match pipe.read(&mut errno) {
-                Ok(4) => {
-                    Err(format!("{}: {}", program.display(), io::Error::from_raw_os_error(i32::from_ne_bytes(errno))))
+        self.questions.retain_mut(|Question { about, pipe, said }| {
+            let room = MESSAGE_MAX.saturating_sub(said.len()) as u64;
+            let read = pipe.take(room).read_to_end(said);
+            if read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                return true;
+            }
+            events.extend(match (about, said.first_chunk()) {
+                (None, _) => Some(Event::Boot(serde_json::from_slice(said).ok())),
+                (Some((role, program)), Some(errno)) => {
+                    let error = io::Error::from_raw_os_error(i32::from_ne_bytes(*errno));
+                    Some(Event::Failed(*role, format!("{}: {error}", program.display())))
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                _ => Ok(()),
-            };
-            events.push(Event::Executed(*pid, result));
+                (Some((Role::Kubelet, _)), None) => Some(Event::Lives(Role::Kubelet)),
+                (Some(_), None) => None, // whether it lives, it shows by itself
+            });
             false
         });
         events
-    }
-
-    pub(super) fn signal(&self, pid: i32, signal: i32) {
-        let Ok(signal) = Signal::try_from(signal) else { return };
-        if self.reaped.contains(&pid) {
-            return;
-        }
-        if let Err(error) = kill(Pid::from_raw(pid), signal) {
-            tracing::warn!("cannot send {signal} to pid {pid}: {error}");
-        }
     }
 
     /// True once the standby waits for its lock, and all that it wrote until then is read.
@@ -153,21 +148,6 @@ impl Children {
         self.standby
             .as_ref()
             .is_some_and(|(lock, relay)| lock.is_awaited() && relay.as_ref().is_none_or(StderrRelay::is_idle))
-    }
-
-    /// Ends, for poll(2), when the kubelet's output is passed on.
-    pub(super) fn last_words(&self) -> Option<BorrowedFd<'_>> {
-        self.relay.as_ref().map(|relay| relay.ended.as_fd())
-    }
-
-    /// True while there may be more of them.
-    pub(super) fn has_last_words(&self) -> bool {
-        self.relay.as_ref().is_some_and(|relay| !relay.is_ended())
-    }
-
-    /// Before the end.
-    pub(super) fn drain(&self) {
-        self.relay.iter().for_each(|relay| relay.drain(DRAIN));
     }
 }
 

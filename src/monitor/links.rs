@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::poll::PollFlags;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 
 use serde::Serialize;
@@ -22,14 +23,12 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// The socket to one worker.
 #[derive(Debug)]
 pub(super) struct Link {
-    generation: u64,
+    pub(super) generation: u64,
     socket: OwnedFd,
     /// What it was told last.
     told: Option<Status>,
-    /// It was to be told something and takes nothing.
-    pub(super) is_full: bool,
-    /// Nothing more comes.
-    pub(super) is_closed: bool,
+    /// What is waited for: also that it takes something, if it was full; nothing, once it is closed.
+    pub(super) wants: PollFlags,
     /// Messages since.
     said: (u32, Duration),
 }
@@ -50,18 +49,19 @@ impl Link {
             SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
         )?;
         let said = (0, now);
-        Ok((Self { generation, socket, told: None, is_full: false, is_closed: false, said }, theirs))
+        Ok((Self { generation, socket, told: None, wants: PollFlags::POLLIN, said }, theirs))
     }
 
     /// Tells the worker the state, if it is another than it was told.
     pub(super) fn tell(&mut self, monitor: &Monitor) {
         let status = monitor.status(self.generation);
-        if status.is_none() || status == self.told || self.is_closed {
+        if status.is_none() || status == self.told || self.wants.is_empty() {
             return;
         }
-        self.is_full = say(&self.socket, &status) == Err(Errno::EAGAIN);
-        if !self.is_full {
-            self.told = status; // one that cannot be told is about to end
+        if say(&self.socket, &status) == Err(Errno::EAGAIN) {
+            self.wants.insert(PollFlags::POLLOUT);
+        } else {
+            (self.told, self.wants) = (status, PollFlags::POLLIN); // one that cannot be told is about to end
         }
     }
 
@@ -71,18 +71,17 @@ impl Link {
         for _ in 0..BURST {
             match receive(&self.socket) {
                 Err(Errno::EAGAIN | Errno::EINTR) => break,
-                Ok(None) | Err(_) => {
-                    self.is_closed = true;
+                Ok(Some(message)) if !self.wants.is_empty() => events.push(match self.parse(&message, now) {
+                    Ok(request) => Event::Said(self.generation, request),
+                    Err(why) => {
+                        self.wants = PollFlags::empty();
+                        Event::Broken(self.generation, why)
+                    }
+                }),
+                _ => {
+                    self.wants = PollFlags::empty();
                     break;
                 }
-                Ok(Some(message)) => match self.parse(&message, now) {
-                    Ok(request) => events.push(Event::Said(self.generation, request)),
-                    Err(why) => {
-                        self.is_closed = true;
-                        events.push(Event::Broken(self.generation, why));
-                        break;
-                    }
-                },
             }
         }
         events
@@ -123,9 +122,4 @@ pub(crate) fn receive(socket: &impl AsFd) -> Result<Option<Result<Vec<u8>, usize
     let mut message = vec![0; length.min(MESSAGE_MAX)];
     recv(fd, &mut message, now)?;
     Ok((length > 0).then_some(if length > MESSAGE_MAX { Err(length) } else { Ok(message) }))
-}
-
-/// Drops the sockets of workers that are no more.
-pub(super) fn retain(links: &mut Vec<Link>, monitor: &Monitor) {
-    links.retain(|link| monitor.generations().any(|generation| generation == link.generation));
 }

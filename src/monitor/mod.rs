@@ -11,14 +11,22 @@
 //! | a kubelet ends, no worker speaks | the last command, after a pause of 1 to 10 s |
 //! | nothing was started yet, no worker says hello in [`HELLO`] | last known good, else the unit's own |
 //! | a worker ends, is silent for [`SILENCE`], or cannot be understood | it is ended and another started, after a pause of 0.1 to 60 s |
-//! | three workers end early | the next is this very binary's, until one lives for [`SETTLED`] |
+//! | three workers end early, or cannot be forked | the next is this very binary's, until one lives for [`SETTLED`] |
 //! | SIGHUP | a successor starts; once it says hello the worker retires; when that is reaped, it is the successor's turn |
 //! | the successor ends, or says no hello | the worker that is there stays |
-//! | a standby that no worker claims for [`CLAIM`] | it is killed |
+//! | a child is in a phase for too long | it gets SIGKILL; if that does not end it, it is left alone |
 //! | the kubelet pings | systemd is pinged |
 //! | no kubelet, one that never pings, a worker's lease | the monitor pings, for no kubelet at most [`FEED_MAX`] |
 //! | SIGTERM | the kubelet gets it, and SIGKILL after [`GRACE`]; the worker has [`LAST_WORDS`] more; then the end |
 //! | a worker refuses to begin before anything was started | the end, with its exit code |
+//!
+//! Each child goes from phase to phase and never back, and has so long in each:
+//!
+//! | | begins | lives | ends | killed |
+//! |---|---|---|---|---|
+//! | the kubelet | until it is executed | as long as it likes | [`GRACE`] | [`GRACE`] |
+//! | the standby | until it waits for its lock: [`CLAIM`] | until it is claimed: [`CLAIM`] | – | [`GRACE`] |
+//! | a worker | until hello: [`HELLO`] | after each message: [`SILENCE`] | [`GRACE`] | [`GRACE`] |
 //!
 //! Nothing grows: one kubelet, one standby, two workers and two more that cannot be killed, and the last state of each.
 

@@ -1,8 +1,9 @@
-//! What the monitor knows, and until when it waits for each thing.
+//! What the monitor knows of itself and its children, and when what is due.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::wire::{Ended, IN_USE, PROTOCOL, Request, Running, Standby, Status, WRONG_OPTIONS};
+use super::wire::{Child, IN_USE, PROTOCOL, Phase, Request, Status, WRONG_OPTIONS};
 use crate::machine::limits;
 use crate::machine::model::Exit;
 use kubelet_config::duration::backoff;
@@ -27,18 +28,17 @@ pub const SETTLED: Duration = Duration::from_secs(60);
 pub const FEED_MAX: Duration = Duration::from_secs(600);
 /// So many workers end early before the monitor's own binary is the worker.
 pub(super) const EARLY_ENDS: u32 = 3;
-
 /// So many workers that cannot be killed, as on a disk that hangs, are enough.
 const STUCK: usize = 2;
 
-const KUBELET_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-const WORKER_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+pub(super) const KUBELET_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+pub(super) const WORKER_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
 /// Exit codes of a worker that must not run here, and the monitor's own for each.
 pub(super) const REFUSALS: [(u8, u8); 2] = [(WRONG_OPTIONS, 64), (IN_USE, 1)];
 
-/// What a child is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a child is for. There is one of each at the most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// It acts.
     Kubelet,
@@ -61,10 +61,12 @@ pub enum Event {
     Reload,
     /// A signal that is the kubelet's.
     Forward(i32),
-    /// A child was forked: its process id, and the file that its output goes to; or why there is none.
-    Forked(Role, Result<(i32, Option<i32>), String>),
-    /// The child runs its program, or why it cannot.
-    Executed(i32, Result<(), String>),
+    /// A child was forked: its process id, and the file that its output goes to.
+    Forked(Role, i32, Option<i32>),
+    /// Why a child cannot be forked, or cannot run its program.
+    Failed(Role, String),
+    /// The kubelet runs its program; the standby waits for its lock.
+    Lives(Role),
     /// A child ended.
     Reaped(i32, Exit),
     /// A worker said this.
@@ -75,8 +77,6 @@ pub enum Event {
     Ready,
     /// The kubelet said WATCHDOG=1.
     Ping,
-    /// The standby waits for its lock.
-    Waits,
 }
 
 /// What is to be done.
@@ -116,52 +116,34 @@ pub mod notice {
     pub const WATCHDOG: &str = "WATCHDOG=1";
 }
 
-/// A pause that grows with each attempt that did not last.
+/// The pause before another attempt. It grows with each that did not last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
-    times: u32,
-    pub(super) until: Duration,
+    /// Attempts in a row that did not last.
+    pub(super) early: u32,
+    until: Duration,
 }
 
 impl Pause {
-    pub(super) fn begin(&mut self, now: Duration, (first, most): (Duration, Duration)) {
-        self.until = now.saturating_add(backoff(first, most, self.times));
-        self.times = self.times.saturating_add(1);
+    /// An attempt that began then has ended.
+    pub(super) fn after(&mut self, began: Duration, now: Duration, (first, most): (Duration, Duration)) {
+        self.early = if now.saturating_sub(began) >= SETTLED { 0 } else { self.early.saturating_add(1) };
+        self.until = now.saturating_add(backoff(first, most, self.early.saturating_sub(1)));
     }
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Kubelet {
-    pub(super) now: Running,
-    pub(super) since: Duration,
-    /// It was sent SIGTERM or SIGQUIT: SIGKILL follows then.
-    pub(super) kill_at: Option<Duration>,
-}
+/// What only time brings: when, and what then.
+pub(super) type Due = (Option<Duration>, fn(&mut Monitor));
 
-#[derive(Clone, Debug)]
-pub(super) struct Parked {
-    pub(super) pid: i32,
-    pub(super) args: Vec<String>,
-    pub(super) now: Standby,
-    pub(super) claim_by: Duration,
-}
-
-/// How far a worker is; each phase has an end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    Starting,
-    Speaks,
-    Retires,
-    Killed,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Worker {
-    pub(super) generation: u64,
-    pub(super) pid: i32,
-    pub(super) since: Duration,
-    pub(super) phase: Phase,
-    pub(super) until: Duration,
+/// How long a child may be in a phase. Then it is sent SIGKILL, and after that it is left alone.
+pub(super) fn patience(role: Role, phase: Phase) -> Duration {
+    match (phase, role) {
+        (Phase::Begins, Role::Worker(_)) => HELLO,
+        (Phase::Lives, Role::Worker(_)) => SILENCE,
+        (Phase::Begins | Phase::Lives, Role::Standby) => CLAIM,
+        (Phase::Ends | Phase::Killed, _) => GRACE,
+        (Phase::Begins | Phase::Lives, Role::Kubelet) | (Phase::Left, _) => Duration::MAX,
+    }
 }
 
 /// All that the monitor knows.
@@ -170,151 +152,146 @@ pub struct Monitor {
     pub(super) now: Duration,
     /// systemd's watchdog interval.
     pub(super) watchdog: Option<Duration>,
-    /// When last known good is given up; `None`: it was answered.
-    pub(super) reading: Option<Duration>,
-    /// The kubelet was asked for and not forked yet: with which ticket and arguments.
-    pub(super) starting: Option<(Option<u64>, Vec<String>)>,
-    /// The standby was asked for and not forked yet.
-    pub(super) parking: Option<(u64, Vec<String>)>,
-    pub(super) kubelet: Option<Kubelet>,
-    pub(super) standby: Option<Parked>,
-    pub(super) ended: Option<Ended>,
+    /// Until it is reaped, each is here.
+    pub(super) children: BTreeMap<Role, Child>,
+    /// The last kubelet that was reaped.
+    pub(super) ended: Option<Child>,
     pub(super) refused: Option<(u64, String)>,
+    /// Until when last known good is waited for.
+    pub(super) reading: Duration,
     /// What is started if no worker says what.
     pub(super) last: Vec<String>,
     pub(super) runs: u64,
     /// Since when there is no kubelet.
     pub(super) absent: Duration,
     pub(super) kubelet_pause: Pause,
-    pub(super) workers: Vec<Worker>,
-    pub(super) generation: u64,
     pub(super) worker_pause: Pause,
-    pub(super) early_ends: u32,
+    pub(super) generation: u64,
     pub(super) before: Option<String>,
-    pub(super) fed_until: Duration,
-    pub(super) pinged: Option<Duration>,
-    pub(super) was_ready: bool,
-    /// SIGHUP came: the successor's generation, 0 while there is none yet.
-    pub(super) reloading: Option<u64>,
     /// The first worker that had its turn; 0: none.
     pub(super) turned: u64,
-    /// Workers that cannot be killed, and are not reaped yet.
-    pub(super) stuck: Vec<i32>,
-    /// SIGTERM came: when the end comes, whatever is left.
+    /// SIGHUP came; true once the successor is started.
+    pub(super) reloading: Option<bool>,
+    pub(super) fed_until: Duration,
+    /// When systemd was pinged last; `None`: it is to be pinged.
+    pub(super) pinged: Option<Duration>,
+    pub(super) was_ready: bool,
+    /// When SIGTERM came.
     pub(super) leaving: Option<Duration>,
+    pub(super) out: Vec<Action>,
 }
 
 impl Monitor {
     /// One that has done nothing. `own` are the unit's own arguments; `watchdog` is systemd's interval.
     #[must_use]
     pub fn new(own: Vec<String>, now: Duration, watchdog: Option<Duration>) -> Self {
-        let reading = Some(now.saturating_add(READ));
-        Self { now, watchdog, reading, last: own, absent: now, ..Self::default() }
+        Self { now, watchdog, reading: now.saturating_add(READ), last: own, absent: now, ..Self::default() }
+    }
+
+    pub(super) fn kubelet(&self) -> Option<&Child> {
+        self.children.get(&Role::Kubelet)
+    }
+
+    /// The workers that count, by their generation.
+    pub(super) fn workers(&self) -> impl Iterator<Item = (u64, &Child)> {
+        self.children.iter().filter_map(|(role, child)| match role {
+            Role::Worker(generation) if child.phase < Phase::Left => Some((*generation, child)),
+            _ => None,
+        })
     }
 
     /// The worker that is obeyed: the first one, once it has said hello.
-    pub(super) fn obeyed(&self) -> Option<&Worker> {
-        self.workers.first().filter(|worker| worker.phase == Phase::Speaks)
-    }
-
-    pub(super) fn worker_mut(&mut self, generation: u64) -> Option<&mut Worker> {
-        self.workers.iter_mut().find(|worker| worker.generation == generation)
-    }
-
-    pub(super) fn pause_kubelet(&mut self) {
-        self.kubelet_pause.begin(self.now, KUBELET_PAUSES);
-    }
-
-    pub(super) fn pause_worker(&mut self) {
-        self.worker_pause.begin(self.now, WORKER_PAUSES);
+    pub(super) fn obeyed(&self) -> Option<u64> {
+        self.workers().next().filter(|(_, worker)| worker.phase == Phase::Lives).map(|(generation, _)| generation)
     }
 
     /// When the monitor starts a kubelet by itself, if nobody else does.
     pub(super) fn start_at(&self) -> Option<Duration> {
-        if self.leaving.is_some() || self.kubelet.is_some() || self.starting.is_some() {
-            return None;
-        }
-        let by_itself = match self.workers.first().map(|worker| worker.phase) {
-            Some(Phase::Speaks) => self.absent.saturating_add(ABSENCE),
-            Some(Phase::Starting) if self.runs == 0 && self.generation == 1 => self.absent.saturating_add(HELLO),
+        let by_itself = match self.workers().next().map(|(_, worker)| worker.phase) {
+            Some(Phase::Lives) => ABSENCE,
+            Some(Phase::Begins) if self.runs == 0 && self.generation == 1 => HELLO,
             _ => Duration::ZERO,
         };
-        let read = self.reading.filter(|_| self.runs == 0).unwrap_or_default();
-        Some(by_itself.max(self.kubelet_pause.until).max(read))
+        let read = if self.runs == 0 { self.reading } else { Duration::ZERO };
+        let at = self.absent.saturating_add(by_itself).max(self.kubelet_pause.until).max(read);
+        (self.kubelet().is_none() && self.leaving.is_none()).then_some(at)
+    }
+
+    /// When a reload goes on: now, while nobody is on the way.
+    pub(super) fn reload_at(&self) -> Option<Duration> {
+        let is_calm = self.workers().nth(1).is_none() && self.workers().all(|(_, it)| it.phase == Phase::Lives);
+        (self.reloading.is_some() && is_calm && self.leaving.is_none()).then_some(self.now)
     }
 
     /// When another worker is started, if none is there.
     pub(super) fn work_at(&self) -> Option<Duration> {
-        let may = self.workers.is_empty() && self.stuck.len() < STUCK && self.leaving.is_none();
-        may.then_some(self.worker_pause.until)
+        let is_left = |(role, it): &(&Role, &Child)| matches!(role, Role::Worker(_)) && it.phase == Phase::Left;
+        let may = self.children.iter().filter(is_left).count() < STUCK && self.leaving.is_none();
+        (self.workers().next().is_none() && may).then_some(self.worker_pause.until)
     }
 
-    /// When the monitor pings systemd by itself.
+    /// When systemd is pinged: for the kubelet at once; by the monitor itself in half of the interval.
     pub(super) fn ping_at(&self) -> Option<Duration> {
         let half = self.watchdog? / 2;
-        let next = self.pinged.map_or(self.now, |at| at.saturating_add(half));
-        let is_ours = match &self.kubelet {
+        let Some(pinged) = self.pinged else { return Some(self.now) };
+        let next = pinged.saturating_add(half);
+        let is_ours = match self.kubelet() {
             None => self.now < self.absent.saturating_add(FEED_MAX),
-            Some(kubelet) => kubelet.now.pings == 0 || next < self.fed_until || self.leaving.is_some(),
+            Some(kubelet) => kubelet.pings == 0 || next < self.fed_until || self.leaving.is_some(),
         };
         is_ours.then_some(next)
     }
 
-    /// When something is due; `None`: never.
+    /// When the end comes, whatever is left.
+    pub(super) fn end_at(&self) -> Option<Duration> {
+        let asked = self.leaving?;
+        let most = asked.saturating_add(GRACE * 2);
+        Some(match (self.kubelet(), self.workers().next()) {
+            (Some(_), _) => most,
+            (None, Some(_)) => asked.max(self.absent).saturating_add(LAST_WORDS).min(most),
+            (None, None) => asked,
+        })
+    }
+
+    /// Which child this is.
     #[must_use]
-    pub fn deadline(&self) -> Option<Duration> {
-        let claim = self.standby.as_ref().filter(|standby| !standby.now.stopping).map(|standby| standby.claim_by);
-        let kill = self.kubelet.as_ref().and_then(|kubelet| kubelet.kill_at);
-        let workers = self.workers.iter().map(|worker| worker.until);
-        let due = [self.start_at(), self.work_at(), self.ping_at(), claim, kill, self.leaving, self.reading];
-        due.into_iter().flatten().chain(workers).min()
+    pub fn role_of(&self, pid: i32) -> Option<Role> {
+        self.children.iter().find(|(_, child)| child.pid == pid).map(|(role, _)| *role)
     }
 
     /// The kubelet's process id, while it is not reaped.
     #[must_use]
     pub fn kubelet_pid(&self) -> Option<i32> {
-        self.kubelet.as_ref().map(|kubelet| kubelet.now.pid)
-    }
-
-    /// True while a worker is obeyed and a kubelet is ready: nothing is to be started.
-    #[must_use]
-    pub fn is_at_rest(&self) -> bool {
-        self.obeyed().is_some() && self.kubelet.as_ref().is_some_and(|kubelet| kubelet.now.ready.is_some())
-    }
-
-    /// True if this process is a worker.
-    #[must_use]
-    pub fn is_worker(&self, pid: i32) -> bool {
-        self.workers.iter().any(|worker| worker.pid == pid)
+        self.kubelet().map(|kubelet| kubelet.pid)
     }
 
     /// True while a standby is on its way to its lock.
     #[must_use]
     pub fn is_parking(&self) -> bool {
-        self.standby.as_ref().is_some_and(|standby| !standby.now.waits && !standby.now.stopping)
+        self.children.get(&Role::Standby).is_some_and(|standby| standby.phase == Phase::Begins)
     }
 
     /// The workers that are there.
     pub fn generations(&self) -> impl Iterator<Item = u64> {
-        self.workers.iter().map(|worker| worker.generation)
+        self.workers().map(|(generation, _)| generation)
     }
 
     /// What this worker is to know; `None`: it is not there.
     #[must_use]
     pub fn status(&self, generation: u64) -> Option<Status> {
-        let worker = self.workers.iter().find(|worker| worker.generation == generation)?;
+        let (_, worker) = self.workers().find(|(it, _)| *it == generation)?;
         Some(Status {
             protocol: PROTOCOL,
             generation,
             first: self.turned == 0 || self.turned == generation,
-            turn: self.obeyed().is_some_and(|obeyed| obeyed.generation == generation),
-            retire: worker.phase == Phase::Retires,
+            turn: self.obeyed() == Some(generation),
+            retire: worker.phase == Phase::Ends,
             leaving: self.leaving.is_some(),
             before: self.before.clone(),
-            kubelet: self.kubelet.as_ref().map(|kubelet| kubelet.now.clone()),
-            ended: self.ended.clone(),
+            kubelet: self.kubelet().copied(),
+            ended: self.ended,
             refused: self.refused.clone(),
-            standby: self.standby.as_ref().map(|standby| standby.now.clone()),
+            standby: self.children.get(&Role::Standby).copied(),
         })
     }
 }

@@ -1,306 +1,284 @@
 //! The transition: an event in, actions out. Nothing here waits, reads or writes.
+//!
+//! A child goes from phase to phase and never back ([`Monitor::enter`]), and may be in each for so long ([`patience`]). What time
+//! brings beside that is in the one table that gives the deadline, too ([`Monitor::due`]).
 
 use std::time::Duration;
 
-use super::state::{
-    Action, CLAIM, Event, GRACE, HELLO, Kubelet, LAST_WORDS, Monitor, Parked, Pause, Phase, Role, SETTLED, SILENCE,
-    Worker, notice,
-};
-use super::wire::{Ended, Request, Running, Standby, fingerprint};
+use super::state::{Action, Due, Event, FEED_MAX, KUBELET_PAUSES, Monitor, Role, SILENCE, notice, patience};
+use super::wire::{Child, Phase, Request, fingerprint};
 use crate::machine::model::Exit;
 use kubelet_config::flags::KubeletArgs;
 
 const SIGQUIT: i32 = 3;
-pub(super) const SIGKILL: i32 = 9;
+const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 impl Monitor {
     /// Takes what happened at this time (CLOCK_BOOTTIME); gives what is to be done, in order.
     pub fn step(&mut self, event: Event, now: Duration) -> Vec<Action> {
         self.now = self.now.max(now);
-        let mut out = Vec::new();
         match event {
             Event::Tick => {}
             Event::Boot(args) => {
-                self.reading = None;
-                if let Some(args) = args.filter(|_| self.runs == 0 && self.starting.is_none()) {
+                self.reading = Duration::ZERO;
+                if let Some(args) = args.filter(|_| self.runs == 0 && self.kubelet().is_none()) {
                     self.last = args;
                 }
             }
-            Event::End => self.end(&mut out),
-            Event::Reload => self.reload(&mut out),
-            Event::Forward(signal) => self.signal(signal, false, &mut out),
-            Event::Forked(role, Ok((pid, output))) => self.forked(role, pid, output, &mut out),
-            Event::Forked(role, Err(why)) => self.not_forked(role, why, &mut out),
-            Event::Executed(pid, result) => self.executed(pid, result, &mut out),
-            Event::Reaped(pid, exit) => self.reaped(pid, exit, &mut out),
-            Event::Said(generation, request) => self.said(generation, request, &mut out),
-            Event::Broken(generation, why) => self.end_worker(generation, &why, &mut out),
-            Event::Ready => self.ready(&mut out),
-            Event::Ping => self.ping(&mut out),
-            Event::Waits => {
-                if let Some(standby) = self.standby.as_mut().filter(|standby| !standby.now.waits) {
-                    standby.now.waits = true;
-                    standby.claim_by = self.now.saturating_add(CLAIM);
-                }
+            Event::End => self.end(),
+            Event::Reload => self.reload(),
+            Event::Forward(signal) => self.signal(Role::Kubelet, signal),
+            Event::Forked(role, pid, output) => self.forked(role, pid, output),
+            Event::Failed(role, why) => self.failed(role, &why),
+            Event::Lives(role) => _ = self.enter(role, Phase::Lives),
+            Event::Reaped(pid, exit) => self.reaped(pid, exit),
+            Event::Said(generation, request) => self.said(generation, request),
+            Event::Broken(generation, why) => self.kill(Role::Worker(generation), &why),
+            Event::Ready => self.ready(),
+            Event::Ping => self.ping(),
+        }
+        for nth in 0..self.due().len() {
+            // Looked up each time: what is done may change what else is due.
+            match self.due().get(nth) {
+                Some((Some(at), act)) if self.now >= *at => act(self),
+                _ => {}
             }
         }
-        self.tick(&mut out);
-        out
+        if self.turned == 0 {
+            self.turned = self.obeyed().unwrap_or_default();
+        }
+        std::mem::take(&mut self.out)
     }
 
-    /// What is due.
-    fn tick(&mut self, out: &mut Vec<Action>) {
-        let now = self.now;
-        let overdue: Vec<Worker> = self.workers.iter().filter(|worker| now >= worker.until).cloned().collect();
-        for worker in overdue {
-            match worker.phase {
-                Phase::Starting => self.end_worker(worker.generation, "it says no hello", out),
-                Phase::Speaks => self.end_worker(worker.generation, "it says nothing any more", out),
-                Phase::Retires => self.end_worker(worker.generation, "it does not end", out),
-                Phase::Killed => {
-                    self.stuck.push(worker.pid);
-                    self.worker_gone(worker.pid, "it cannot be killed, and is left alone", out);
-                }
+    /// In the order in which it is looked at.
+    fn due(&self) -> [Due; 6] {
+        [
+            (self.children.values().map(|child| child.until).min(), Self::lose_patience),
+            (self.start_at(), |monitor| monitor.start(None, monitor.last.clone())),
+            (self.reload_at(), Self::go_on_reloading),
+            (self.work_at(), Self::work),
+            (self.ping_at(), Self::ping_systemd),
+            (self.end_at(), |monitor| monitor.out.push(Action::Exit(0))),
+        ]
+    }
+
+    /// When something is due; `None`: never.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        self.due().into_iter().filter_map(|(at, _)| at).min()
+    }
+
+    fn lose_patience(&mut self) {
+        let late = self.children.iter().filter(|(_, child)| self.now >= child.until);
+        for (role, phase) in late.map(|(role, child)| (*role, child.phase)).collect::<Vec<_>>() {
+            match phase {
+                Phase::Begins => self.kill(role, "it says no hello"),
+                Phase::Lives => self.kill(role, "it says nothing any more"),
+                Phase::Ends => self.kill(role, "it does not end"),
+                Phase::Killed | Phase::Left => self.gone(role, "it cannot be killed, and is left alone"),
             }
         }
-        if self.reading.is_some_and(|at| self.now >= at) {
-            self.reading = None;
-        }
-        if self.standby.as_ref().is_some_and(|standby| self.now >= standby.claim_by) {
-            self.unpark(out);
-        }
-        if self.kubelet.as_ref().and_then(|kubelet| kubelet.kill_at).is_some_and(|at| now >= at) {
-            out.push(Action::Log("the kubelet does not stop, killing it".to_owned()));
-            self.signal(SIGKILL, true, out);
-        }
-        if self.start_at().is_some_and(|at| self.now >= at) {
-            let args = self.last.clone();
-            self.start(None, args, out);
-        }
-        self.replace(out);
-        if self.ping_at().is_some_and(|at| self.now >= at) {
-            self.pinged = Some(self.now);
-            out.push(Action::Systemd(notice::WATCHDOG));
-        }
-        if let (0, Some(worker)) = (self.turned, self.obeyed()) {
-            self.turned = worker.generation;
-        }
-        self.leave(out);
     }
 
-    fn end(&mut self, out: &mut Vec<Action>) {
-        if self.leaving.is_some() {
-            self.signal(SIGKILL, true, out);
-            return out.push(Action::Exit(1));
-        }
-        self.leaving = Some(self.now.saturating_add(GRACE * 2));
-        out.push(Action::Systemd(notice::STOPPING));
-        self.stop(out);
-        self.unpark(out);
+    /// The child is in this phase from now on. False if it is not there, or as far already.
+    pub(super) fn enter(&mut self, role: Role, phase: Phase) -> bool {
+        let Some(child) = self.children.get_mut(&role).filter(|child| child.phase < phase) else { return false };
+        (child.phase, child.until) = (phase, self.now.saturating_add(patience(role, phase)));
+        true
     }
 
-    fn leave(&mut self, out: &mut Vec<Action>) {
-        let Some(leave) = &mut self.leaving else { return };
-        let is_over = self.kubelet.is_none() && self.starting.is_none();
-        if is_over {
-            *leave = self.now.saturating_add(LAST_WORDS).min(*leave);
-        }
-        if self.now >= *leave || is_over && self.workers.is_empty() {
-            out.push(Action::Exit(0));
+    /// A child is asked for.
+    pub(super) fn add(&mut self, role: Role, child: Child) {
+        let until = self.now.saturating_add(patience(role, child.phase));
+        self.children.insert(role, Child { since: self.now, until, ..child });
+    }
+
+    fn signal(&mut self, role: Role, signal: i32) {
+        if let Some(child) = self.children.get(&role).filter(|child| child.pid > 0) {
+            self.out.push(Action::Signal(child.pid, signal));
         }
     }
 
-    fn forked(&mut self, role: Role, pid: i32, output: Option<i32>, out: &mut Vec<Action>) {
-        let since = self.now;
+    pub(super) fn kill(&mut self, role: Role, why: &str) {
+        if self.enter(role, Phase::Killed) {
+            self.signal(role, SIGKILL);
+            if role != Role::Standby {
+                self.out.push(Action::Log(format!("{}: it is killed: {why}", self.name(role))));
+            }
+        }
+    }
+
+    fn name(&self, role: Role) -> String {
+        let pid = self.children.get(&role).map(|child| child.pid).unwrap_or_default();
         match role {
-            Role::Worker(generation) => {
-                let until = since.saturating_add(HELLO);
-                self.workers.push(Worker { generation, pid, since, phase: Phase::Starting, until });
-            }
-            Role::Standby => {
-                let Some((ticket, args)) = self.parking.take() else { return };
-                let now = Standby { ticket, output, ..Standby::default() };
-                self.standby = Some(Parked { pid, args, now, claim_by: since.saturating_add(CLAIM) });
-            }
-            Role::Kubelet => self.kubelet_is(pid, output, false, out),
+            Role::Kubelet => format!("the kubelet (pid {pid})"),
+            Role::Standby => format!("the standby (pid {pid})"),
+            Role::Worker(generation) => format!("worker {generation} (pid {pid})"),
         }
     }
 
-    fn kubelet_is(&mut self, pid: i32, output: Option<i32>, executed: bool, out: &mut Vec<Action>) {
-        let Some((ticket, args)) = self.starting.take() else { return };
-        let (run, started) = (self.runs.saturating_add(1), nanos(self.now));
-        let command = fingerprint(&args);
-        let now = Running { run, ticket, pid, started, command, executed, output, ..Running::default() };
-        (self.runs, self.last) = (run, args);
-        self.kubelet = Some(Kubelet { now, since: self.now, kill_at: None });
+    fn end(&mut self) {
         if self.leaving.is_some() {
-            self.stop(out);
+            self.kill(Role::Kubelet, "the supervisor was told twice to end");
+            return self.out.push(Action::Exit(1));
+        }
+        self.leaving = Some(self.now);
+        self.out.push(Action::Systemd(notice::STOPPING));
+        self.stop();
+        self.kill(Role::Standby, "");
+    }
+
+    fn forked(&mut self, role: Role, pid: i32, output: Option<i32>) {
+        let Some(child) = self.children.get_mut(&role) else { return };
+        (child.pid, child.output) = (pid, output);
+        self.runs = self.runs.max(child.run);
+        if child.phase >= Phase::Ends {
+            self.signal(role, SIGKILL); // it was told to end before
         }
     }
 
-    fn not_forked(&mut self, role: Role, why: String, out: &mut Vec<Action>) {
-        out.push(Action::Log(format!("no process for the {}: {why}", name(role))));
-        match role {
-            Role::Worker(_) => self.pause_worker(),
-            Role::Standby => self.refused = self.parking.take().map(|(ticket, _)| (ticket, why)),
-            Role::Kubelet => {
-                let asked = self.starting.take();
-                if let Some((Some(ticket), _)) = asked {
-                    self.refused = Some((ticket, why));
-                }
-                self.pause_kubelet();
-            }
-        }
-    }
-
-    fn executed(&mut self, pid: i32, result: Result<(), String>, out: &mut Vec<Action>) {
-        if let Err(why) = &result {
-            out.push(Action::Log(format!("a program cannot be run: {why}"))); // its end follows
-        }
-        let Some(kubelet) = self.kubelet.as_mut().filter(|kubelet| kubelet.now.pid == pid) else { return };
-        kubelet.now.executed = result.is_ok();
-        if let (Err(why), Some(ticket)) = (result, kubelet.now.ticket) {
-            self.refused = Some((ticket, why));
-        }
-    }
-
-    fn reaped(&mut self, pid: i32, exit: Exit, out: &mut Vec<Action>) {
-        if self.standby.as_ref().is_some_and(|standby| standby.pid == pid) {
-            self.standby = None;
-        } else if let Some(kubelet) = self.kubelet.take_if(|kubelet| kubelet.now.pid == pid) {
-            if self.now.saturating_sub(kubelet.since) >= SETTLED {
-                self.kubelet_pause = Pause::default();
-            }
-            if kubelet.now.executed {
-                self.absent = self.now;
-            }
-            if self.obeyed().is_none() && self.leaving.is_none() {
-                out.push(Action::Log(format!("the kubelet (pid {pid}) ended, and no worker is there: {exit}")));
-            }
-            self.ended = Some(Ended { was: kubelet.now, exit });
-            self.pause_kubelet();
+    fn failed(&mut self, role: Role, why: &str) {
+        let Some((pid, ticket)) = self.children.get(&role).map(|child| (child.pid, child.ticket)) else { return };
+        self.refuse(ticket, why);
+        if pid == 0 {
+            self.gone(role, &format!("it cannot be forked: {why}"));
+            self.children.remove(&role);
         } else {
-            self.worker_ended(pid, exit, out);
+            self.out.push(Action::Log(format!("{}: it cannot be run: {why}", self.name(role)))); // its end follows
         }
     }
 
-    fn said(&mut self, generation: u64, request: Request, out: &mut Vec<Action>) {
-        let silence = self.now.saturating_add(SILENCE);
-        if let Request::Hello { protocol, version } = request {
-            return self.hello(generation, protocol, &version, out);
+    fn reaped(&mut self, pid: i32, exit: Exit) {
+        let Some(role) = self.role_of(pid) else { return };
+        if let Some(code) = self.refusal(role, exit) {
+            return self.out.push(Action::Exit(code));
         }
-        match self.worker_mut(generation) {
-            Some(worker) if worker.phase == Phase::Speaks => worker.until = silence,
-            Some(worker) if worker.phase == Phase::Starting => {
-                return self.end_worker(generation, "it says other things before hello", out);
+        self.gone(role, &exit.to_string());
+        let child = self.children.remove(&role).filter(|_| role == Role::Kubelet);
+        if let Some(kubelet) = child {
+            self.ended = Some(Child { exit: Some(exit), ..kubelet });
+        }
+    }
+
+    /// A child ended, was not forked, or cannot be killed: it is counted on no more.
+    fn gone(&mut self, role: Role, how: &str) {
+        let what = format!("{}: {how}", self.name(role));
+        match role {
+            Role::Worker(generation) => self.worker_gone(generation, what),
+            Role::Kubelet => {
+                let (began, phase) = self.kubelet().map(|it| (it.since, it.phase)).unwrap_or_default();
+                if phase == Phase::Killed || self.obeyed().is_none() && self.leaving.is_none() {
+                    self.out.push(Action::Log(what));
+                }
+                if phase > Phase::Begins {
+                    self.absent = self.now;
+                }
+                self.kubelet_pause.after(began, self.now, KUBELET_PAUSES);
             }
-            _ => return,
+            Role::Standby => {}
         }
-        if self.obeyed().is_none_or(|worker| worker.generation != generation) {
-            return;
+        self.enter(role, Phase::Left);
+    }
+
+    fn said(&mut self, generation: u64, request: Request) {
+        let role = Role::Worker(generation);
+        let Some(worker) = self.children.get_mut(&role) else { return };
+        match (worker.phase, &request) {
+            (Phase::Begins, Request::Hello { protocol, version }) => self.hello(generation, *protocol, version),
+            (Phase::Begins, _) => self.kill(role, "it says other things before hello"),
+            (Phase::Lives, _) => worker.until = self.now.saturating_add(SILENCE),
+            _ => {}
         }
+        if self.obeyed() == Some(generation) {
+            self.obey(request);
+        }
+    }
+
+    fn obey(&mut self, request: Request) {
+        let is_run = |run| self.kubelet().is_some_and(|kubelet| kubelet.run == run);
         match request {
-            Request::Hello { .. } | Request::Beat => {}
-            Request::Start { ticket, args } => self.asked_to_start(ticket, args, out),
-            Request::Park { ticket, args } => self.park(ticket, args, out),
-            Request::Unpark => self.unpark(out),
-            Request::Stop { run } if self.is_run(run) => self.stop(out),
-            Request::Dump { run } if self.is_run(run) => self.signal(SIGQUIT, true, out),
-            Request::Stop { .. } | Request::Dump { .. } => {}
-            Request::Feed { millis } => {
-                self.fed_until = self.now.saturating_add(Duration::from_millis(millis).min(super::FEED_MAX));
+            Request::Start { ticket, args } => self.start(Some(ticket), args),
+            Request::Park { ticket, args } => self.park(ticket, &args),
+            Request::Unpark => self.kill(Role::Standby, ""),
+            Request::Stop { run } if is_run(run) => self.stop(),
+            Request::Dump { run } if is_run(run) => {
+                self.enter(Role::Kubelet, Phase::Ends);
+                self.signal(Role::Kubelet, SIGQUIT);
             }
-            Request::Show { text } => out.push(Action::Show(text)),
+            Request::Hello { .. } | Request::Beat | Request::Stop { .. } | Request::Dump { .. } => {}
+            Request::Feed { millis } => {
+                self.fed_until = self.now.saturating_add(Duration::from_millis(millis).min(FEED_MAX));
+            }
+            Request::Show { text } => self.out.push(Action::Show(text)),
         }
     }
 
-    fn asked_to_start(&mut self, ticket: u64, args: Vec<String>, out: &mut Vec<Action>) {
-        if self.kubelet.is_none() && self.starting.is_none() && self.leaving.is_none() {
-            return self.start(Some(ticket), args, out);
+    fn refuse(&mut self, ticket: Option<u64>, why: &str) {
+        if let Some(ticket) = ticket {
+            self.refused = Some((ticket, why.to_owned()));
         }
-        self.refused = Some((ticket, "there is a kubelet, or the supervisor ends".to_owned()));
     }
 
-    fn start(&mut self, ticket: Option<u64>, args: Vec<String>, out: &mut Vec<Action>) {
-        self.starting = Some((ticket, args.clone()));
-        let fits = |standby: &mut Parked| standby.now.waits && !standby.now.stopping && standby.args == args;
-        if let Some(standby) = self.standby.take_if(fits) {
-            out.push(Action::Promote);
-            return self.kubelet_is(standby.pid, standby.now.output, true, out);
+    fn start(&mut self, ticket: Option<u64>, args: Vec<String>) {
+        if self.kubelet().is_some() || self.leaving.is_some() {
+            return self.refuse(ticket, "there is a kubelet, or the supervisor ends");
         }
-        self.unpark(out);
-        if ticket.is_none() {
-            out.push(Action::Log("no worker starts a kubelet: it is started with its last command".to_owned()));
+        let (command, run) = (fingerprint(&args), self.runs.saturating_add(1));
+        let fits = |standby: &Child| standby.phase == Phase::Lives && standby.command == command;
+        if self.children.get(&Role::Standby).is_some_and(fits)
+            && let Some(standby) = self.children.remove(&Role::Standby)
+        {
+            self.runs = run;
+            self.add(Role::Kubelet, Child { ticket, run, ..standby });
+            self.out.push(Action::Promote);
+        } else {
+            self.kill(Role::Standby, "");
+            if ticket.is_none() {
+                self.out
+                    .push(Action::Log("no worker starts a kubelet: it is started with its last command".to_owned()));
+            }
+            self.add(Role::Kubelet, Child { ticket, command, run, ..Child::default() });
+            self.out.push(Action::Start(args.clone()));
         }
-        out.push(Action::Start(args));
+        self.last = args;
     }
 
-    fn park(&mut self, ticket: u64, args: Vec<String>, out: &mut Vec<Action>) {
+    fn park(&mut self, ticket: u64, args: &[String]) {
         // One that does not wait would be a second kubelet.
-        let waits = KubeletArgs::parse(&args).can_stand_by() && args.iter().all(|arg| arg != "--");
-        if self.standby.is_some() || self.leaving.is_some() || !waits {
-            self.refused =
-                Some((ticket, "there is another standby, or its command line is not one for a standby".to_owned()));
-            return;
+        let waits = KubeletArgs::parse(args).can_stand_by() && args.iter().all(|arg| arg != "--");
+        if self.children.contains_key(&Role::Standby) || self.leaving.is_some() || !waits {
+            let why = "there is another standby, or its command line is not one for a standby";
+            return self.refuse(Some(ticket), why);
         }
-        out.push(Action::Park(KubeletArgs::for_standby(&args)));
-        self.parking = Some((ticket, args));
-    }
-
-    pub(super) fn unpark(&mut self, out: &mut Vec<Action>) {
-        if let Some(standby) = self.standby.as_mut().filter(|standby| !standby.now.stopping) {
-            (standby.now.stopping, standby.claim_by) = (true, Duration::MAX);
-            out.push(Action::Signal(standby.pid, SIGKILL));
-        }
-    }
-
-    fn is_run(&self, run: u64) -> bool {
-        self.kubelet.as_ref().is_some_and(|kubelet| kubelet.now.run == run)
+        let command = fingerprint(args);
+        self.add(Role::Standby, Child { ticket: Some(ticket), command, ..Child::default() });
+        self.out.push(Action::Park(KubeletArgs::for_standby(args)));
     }
 
     /// SIGTERM, once: a second one makes a kubelet drop what it does.
-    fn stop(&mut self, out: &mut Vec<Action>) {
-        if self.kubelet.as_ref().is_some_and(|kubelet| !kubelet.now.stopping) {
-            self.signal(SIGTERM, true, out);
+    fn stop(&mut self) {
+        if self.enter(Role::Kubelet, Phase::Ends) {
+            self.signal(Role::Kubelet, SIGTERM);
         }
     }
 
-    fn signal(&mut self, signal: i32, ends: bool, out: &mut Vec<Action>) {
-        let Some(kubelet) = &mut self.kubelet else { return };
-        if ends {
-            kubelet.now.stopping = true;
-            kubelet.kill_at = Some(self.now.saturating_add(GRACE));
-        }
-        out.push(Action::Signal(kubelet.now.pid, signal));
-    }
-
-    fn ready(&mut self, out: &mut Vec<Action>) {
-        let Some(kubelet) = &mut self.kubelet else { return };
-        kubelet.now.ready.get_or_insert(nanos(self.now));
+    fn ready(&mut self) {
+        let Some(kubelet) = self.children.get_mut(&Role::Kubelet) else { return };
+        kubelet.ready.get_or_insert(self.now);
         if !std::mem::replace(&mut self.was_ready, true) {
-            out.push(Action::Systemd(notice::READY));
+            self.out.push(Action::Systemd(notice::READY));
         }
     }
 
-    fn ping(&mut self, out: &mut Vec<Action>) {
-        let Some(kubelet) = &mut self.kubelet else { return };
-        kubelet.now.pings = kubelet.now.pings.saturating_add(1);
-        if self.watchdog.is_some() {
-            self.pinged = Some(self.now);
-            out.push(Action::Systemd(notice::WATCHDOG));
-        }
+    fn ping(&mut self) {
+        let Some(kubelet) = self.children.get_mut(&Role::Kubelet) else { return };
+        kubelet.pings = kubelet.pings.saturating_add(1);
+        self.pinged = None;
     }
-}
 
-fn nanos(moment: Duration) -> u64 {
-    u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn name(role: Role) -> &'static str {
-    match role {
-        Role::Kubelet => "kubelet",
-        Role::Standby => "standby",
-        Role::Worker(_) => "worker",
+    fn ping_systemd(&mut self) {
+        self.pinged = Some(self.now);
+        self.out.push(Action::Systemd(notice::WATCHDOG));
     }
 }

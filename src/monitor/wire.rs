@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::model::{Beginning, Exit, RunId};
 
 /// The version of these messages. Whoever changes their meaning or shape counts on.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The longest message, in bytes. A kubelet's command line has two or three thousand.
 pub const MESSAGE_MAX: usize = 64 << 10;
@@ -56,12 +56,12 @@ pub enum Request {
     Unpark,
     /// SIGTERM, once, to the kubelet of this run, and SIGKILL after the grace.
     Stop {
-        /// [`Running::run`].
+        /// [`Child::run`].
         run: u64,
     },
     /// SIGQUIT to the kubelet of this run: its stacks.
     Dump {
-        /// [`Running::run`].
+        /// [`Child::run`].
         run: u64,
     },
     /// Somebody minds the kubelet: systemd's watchdog is fed for so long.
@@ -95,13 +95,13 @@ pub struct Status {
     /// Why the worker before ended; `None`: it was replaced because somebody asked for it.
     pub before: Option<String>,
     /// The kubelet, while it is not reaped.
-    pub kubelet: Option<Running>,
-    /// The last end of a kubelet.
-    pub ended: Option<Ended>,
+    pub kubelet: Option<Child>,
+    /// The last kubelet that was reaped.
+    pub ended: Option<Child>,
     /// The last [`Request::Start`] or [`Request::Park`] that was not carried out, and why.
     pub refused: Option<(u64, String)>,
     /// The standby, while it is not reaped.
-    pub standby: Option<Standby>,
+    pub standby: Option<Child>,
 }
 
 impl Status {
@@ -113,67 +113,64 @@ impl Status {
             return Beginning::Supervisor;
         }
         // One that is told to end does not go on.
-        let running = self.kubelet.as_ref().filter(|kubelet| !kubelet.stopping).map(Running::id);
+        let running = self.kubelet.as_ref().filter(|kubelet| kubelet.phase < Phase::Ends).map(Child::id);
         Beginning::Worker { running, why: self.before.clone(), generation: self.generation }
     }
 }
 
-/// A kubelet that acts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// A process of the monitor's: the kubelet, one that stands by, or a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Running {
-    /// Counts kubelets from one.
-    pub run: u64,
-    /// Of the [`Request::Start`] that it was started for; `None`: the monitor started it by itself.
-    pub ticket: Option<u64>,
-    /// Process id.
+pub struct Child {
+    /// Process id; 0: it is asked for, and not forked yet.
     pub pid: i32,
-    /// CLOCK_BOOTTIME at its start, in nanoseconds.
-    pub started: u64,
+    /// CLOCK_BOOTTIME when it was asked for.
+    pub since: Duration,
+    /// How far it is.
+    pub phase: Phase,
+    /// Until when it may be in this phase.
+    #[serde(skip)]
+    pub(super) until: Duration,
+    /// Of the [`Request::Start`] or [`Request::Park`] that it was started for; `None`: the monitor started it by itself.
+    pub ticket: Option<u64>,
     /// [`fingerprint`] of its arguments.
     pub command: u64,
-    /// The program was executed; before that it is a copy of the monitor that tries to.
-    pub executed: bool,
-    /// CLOCK_BOOTTIME when it first said READY=1, in nanoseconds.
-    pub ready: Option<u64>,
+    /// Counts kubelets from one.
+    pub run: u64,
+    /// CLOCK_BOOTTIME when it first said READY=1.
+    pub ready: Option<Duration>,
     /// How often it said WATCHDOG=1.
     pub pings: u64,
-    /// It was sent a signal that ends it.
-    pub stopping: bool,
-    /// A descriptor of the monitor's: a file with its last lines. None: its output is not read.
+    /// A descriptor of the monitor's: a file with its last lines, of a standby with all that it wrote so far. None: its output is
+    /// not read.
     pub output: Option<i32>,
+    /// How it ended, once it is reaped.
+    pub exit: Option<Exit>,
 }
 
-impl Running {
+/// How far a child is. It only goes forward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Phase {
+    /// It is a copy of the monitor that is about to execute its program; or its program has yet to show that it works.
+    #[default]
+    Begins,
+    /// The kubelet's program was executed; the standby waits for its lock: its configuration is valid; the worker said hello.
+    Lives,
+    /// It was told to end.
+    Ends,
+    /// It was sent SIGKILL.
+    Killed,
+    /// It cannot be killed, as on a disk that hangs. Nobody waits for it.
+    Left,
+}
+
+impl Child {
     /// What the machine knows this process by.
     #[must_use]
     pub fn id(&self) -> RunId {
-        RunId { pid: u32::try_from(self.pid).unwrap_or_default(), started: Duration::from_nanos(self.started) }
+        RunId { pid: u32::try_from(self.pid).unwrap_or_default(), started: self.since }
     }
-}
-
-/// The end of a kubelet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Ended {
-    /// The last that was told of it.
-    pub was: Running,
-    /// How it ended.
-    pub exit: Exit,
-}
-
-/// A kubelet that stands by.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Standby {
-    /// Of its [`Request::Park`].
-    pub ticket: u64,
-    /// It waits for its lock: its configuration is loaded and valid.
-    pub waits: bool,
-    /// It is about to end.
-    pub stopping: bool,
-    /// A descriptor of the monitor's: a file with what it wrote so far. None: its output is not read.
-    pub output: Option<i32>,
 }
 
 /// Tells one command line from another (FNV-1a, 64 bits; nobody who could choose them may start a kubelet).

@@ -16,6 +16,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{ForkResult, Pid, fork, getppid};
 
 /// What a child may do.
@@ -128,7 +129,7 @@ pub(crate) struct Streams<'a> {
 #[derive(Debug)]
 pub(crate) struct Forked {
     pub(crate) pid: i32,
-    /// Ends once the program is executed; before that it may give an errno in four bytes.
+    /// Ends once the program is executed; before that it may give an errno in four bytes. Reads do not wait.
     pub(crate) executed: PipeReader,
 }
 
@@ -139,6 +140,7 @@ pub(crate) struct Forked {
 /// If there is no process or pipe to be had.
 pub(crate) fn fork_program(program: &Program, streams: Streams<'_>, own_group: bool) -> io::Result<Forked> {
     let (executed, writer) = io::pipe()?;
+    set_nonblocking(&executed)?;
     // Above what the child's streams overwrite.
     let writer = fcntl(&writer, FcntlArg::F_DUPFD_CLOEXEC(10))?;
     let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
@@ -201,12 +203,26 @@ fn prepare_child(parent: Pid, streams: Streams<'_>, own_group: bool) -> io::Resu
     Ok(())
 }
 
-/// Has a copy of this process find something out and write it down. For the time before there are other threads.
+/// These signals are read from now on, and do nothing else. For a process whose other threads block all of them.
+///
+/// # Errors
+/// As the system gives them: nothing is changed then.
+pub(crate) fn take_signals(signals: &[Signal]) -> io::Result<SignalFd> {
+    let taken: SigSet = signals.iter().copied().collect();
+    let read = SignalFd::with_flags(&taken, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    // SAFETY: the default is no handler. Whoever started us may ignore it, and the kernel would not keep how children ended.
+    unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    taken.thread_block()?;
+    Ok(read)
+}
+
+/// Has a copy of this process find something out and write it down; reads do not wait for it. For the time before there are other threads.
 ///
 /// # Errors
 /// If there is no process or pipe to be had.
 pub(crate) fn fork_question(answer: impl FnOnce() -> Vec<u8>) -> io::Result<PipeReader> {
     let (reader, mut writer): (PipeReader, PipeWriter) = io::pipe()?;
+    set_nonblocking(&reader)?;
     let parent = nix::unistd::getpid();
     // SAFETY: no other thread exists, so no lock is held: the child may do what its parent may.
     match unsafe { fork() }? {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kubelet_supervisor::machine::model::Exit;
-use kubelet_supervisor::monitor::wire::{PROTOCOL, Request, Status, fingerprint};
+use kubelet_supervisor::monitor::wire::{PROTOCOL, Phase, Request, Status, fingerprint};
 use kubelet_supervisor::monitor::{ABSENCE, CLAIM, Event, GRACE, HELLO, READ, Role, SILENCE, notice};
 
 use crate::world::{Chances, SIGKILL, World, own};
@@ -135,7 +135,7 @@ fn a_successor_has_its_turn_when_the_one_before_has_ended() {
     assert!(of(&world, elder).retire && !of(&world, young).turn);
     let start = Request::Stop { run: 1 };
     world.event(Event::Said(world.worker(young), start));
-    assert!(!of(&world, young).kubelet.unwrap().stopping, "it is not its turn");
+    assert_eq!(of(&world, young).kubelet.unwrap().phase, Phase::Lives, "it is not its turn");
     assert_eq!(world.told.last().unwrap().1, notice::RELOADING, "it is not over");
     world.die(elder, Exit::Code(0));
     world.reap();
@@ -196,7 +196,7 @@ fn the_standby_that_waits_goes_on_and_no_other() {
     let mut world = running();
     say(&mut world, Request::Park { ticket: 2, args: args("b") });
     let standby = world.alive(|role| role == Role::Standby)[0];
-    world.event(Event::Waits);
+    world.event(Event::Lives(Role::Standby));
     end_kubelet(&mut world);
     say(&mut world, Request::Start { ticket: 3, args: args("b") });
     assert_eq!(world.acting(), [standby]);
@@ -211,11 +211,11 @@ fn the_standby_that_waits_goes_on_and_no_other() {
 fn a_standby_that_nobody_claims_is_ended_and_asking_again_is_no_claim() {
     let mut world = running();
     say(&mut world, Request::Park { ticket: 2, args: args("b") });
-    world.event(Event::Waits);
+    world.event(Event::Lives(Role::Standby));
     for _ in 0..7 {
         world.pass(CLAIM / 6);
         say(&mut world, Request::Beat);
-        world.event(Event::Waits);
+        world.event(Event::Lives(Role::Standby));
     }
     assert!(world.alive(|role| role == Role::Standby).is_empty());
 }
@@ -252,7 +252,7 @@ fn what_is_over_is_not_signalled() {
             say(&mut world, request);
         }
     }
-    assert!(!status(&world).kubelet.unwrap().stopping);
+    assert_eq!(status(&world).kubelet.unwrap().phase, Phase::Lives);
 }
 
 #[test]

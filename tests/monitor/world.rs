@@ -86,8 +86,11 @@ impl World {
     pub fn event(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            let actions = self.monitor.step(event, self.now);
+            let actions = self.monitor.step(event.clone(), self.now);
             assert!(actions.len() < 12, "too much at once: {actions:?}");
+            if let Event::Forked(Role::Kubelet, ..) = event {
+                events.push_back(Event::Lives(Role::Kubelet));
+            }
             for action in actions {
                 if let Some(event) = self.carry_out(action) {
                     events.push_front(event);
@@ -141,14 +144,14 @@ impl World {
                     "one is not reaped"
                 );
                 let event = self.fork(Role::Kubelet);
-                self.starts += usize::from(matches!(event, Event::Forked(_, Ok(_))));
+                self.starts += usize::from(matches!(event, Event::Forked(..)));
                 return Some(event);
             }
             Action::Park(args) => {
                 assert!(args.iter().any(|arg| arg.starts_with("--lock-file")), "it would not wait: {args:?}");
                 assert!(self.alive(|role| role == Role::Standby).is_empty(), "two stand by");
                 let event = self.fork(Role::Standby);
-                if let Event::Forked(_, Ok((pid, _))) = event {
+                if let Event::Forked(_, pid, _) = event {
                     self.parked = Some(pid);
                 }
                 return Some(event);
@@ -180,13 +183,13 @@ impl World {
     fn fork(&mut self, role: Role) -> Event {
         if self.chances.forks_fail {
             self.failed_forks += 1;
-            return Event::Forked(role, Err("no memory".to_owned()));
+            return Event::Failed(role, "no memory".to_owned());
         }
         self.next_pid += 1;
         let held = self.chances.held && self.rng.u8(..) < 8;
         let pings = self.rng.bool();
         self.processes.insert(self.next_pid, Process { role, alive: true, held, deaf: self.rng.bool(), pings });
-        Event::Forked(role, Ok((self.next_pid, None)))
+        Event::Forked(role, self.next_pid, None)
     }
 
     /// It ends; that is told later.
@@ -243,7 +246,7 @@ impl World {
     fn monitor_runs(&self) -> u64 {
         let worker = self.monitor.generations().next();
         let status = worker.and_then(|generation| self.monitor.status(generation)).unwrap_or_default();
-        status.kubelet.map(|kubelet| kubelet.run).or(status.ended.map(|ended| ended.was.run)).unwrap_or_default()
+        status.kubelet.map(|kubelet| kubelet.run).or(status.ended.map(|ended| ended.run)).unwrap_or_default()
     }
 
     /// Something happens.
@@ -272,7 +275,7 @@ impl World {
             (14, _) => self.event(Event::Ready),
             (15, _) => {
                 if let Some(pid) = self.alive(|role| role == Role::Standby).first().copied() {
-                    if self.rng.bool() { self.event(Event::Waits) } else { self.die(pid, Exit::Code(3)) }
+                    if self.rng.bool() { self.event(Event::Lives(Role::Standby)) } else { self.die(pid, Exit::Code(3)) }
                 }
             }
             (16, _) => {

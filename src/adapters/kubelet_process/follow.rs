@@ -1,10 +1,8 @@
 //! What the monitor's state says of the kubelet that the machine knows of. Pure: a state in, inputs and requests out.
 
-use std::time::Duration;
-
 use crate::machine::Input;
 use crate::machine::model::{RunId, StartedKubelet};
-use crate::monitor::wire::{Request, Running, Status, fingerprint};
+use crate::monitor::wire::{Child, Phase, Request, Status, fingerprint};
 
 /// The kubelet that is to be started.
 #[derive(Debug)]
@@ -40,7 +38,7 @@ pub(super) struct Next {
     pub(super) inputs: Vec<Input>,
     pub(super) requests: Vec<Request>,
     /// The kubelet that was started, or goes on.
-    pub(super) started: Option<Running>,
+    pub(super) started: Option<Child>,
 }
 
 impl Follower {
@@ -59,7 +57,7 @@ impl Follower {
 
     /// The kubelet with this identity goes on, which a former worker left. Gives what is to be told at once.
     pub(super) fn go_on(&mut self, run: RunId, status: &Status) -> Next {
-        let is_it = |kubelet: &&Running| kubelet.id() == run && !kubelet.stopping;
+        let is_it = |kubelet: &&Child| kubelet.id() == run && kubelet.phase < Phase::Ends;
         let Some(kubelet) = status.kubelet.as_ref().filter(is_it) else {
             let result = Err("it has ended".to_owned());
             return Next { inputs: vec![Input::Started(result)], ..Next::default() };
@@ -86,15 +84,15 @@ impl Follower {
         if status.retire && !std::mem::replace(&mut self.retire, true) {
             next.inputs.push(Input::Retire);
         }
-        let ended = status.ended.as_ref().filter(|ended| Some(ended.was.run) == self.former);
-        if let Some(ended) = ended {
+        let ended = status.ended.filter(|ended| Some(ended.run) == self.former);
+        if let Some(exit) = ended.and_then(|ended| ended.exit) {
             self.former = None;
-            next.inputs.push(Input::Exited(ended.exit));
+            next.inputs.push(Input::Exited(exit));
         }
         let wanted = self.wanted.as_mut().and_then(|wanted| wanted.advance(status, &mut next.requests));
         if let Some(result) = wanted {
             (self.wanted, self.former) = (None, None);
-            next.started = result.as_ref().ok().map(|(running, _)| running.clone());
+            next.started = result.as_ref().ok().map(|(kubelet, _)| *kubelet);
             self.known = next.started.as_ref().map(|kubelet| Known { run: kubelet.run, ready: false, pings: 0 });
             next.inputs.push(Input::Started(result.map(|(_, started)| started)));
         }
@@ -105,17 +103,16 @@ impl Follower {
     /// READY=1, pings and the end of the kubelet that the machine knows of.
     fn follow(&mut self, status: &Status, inputs: &mut Vec<Input>) {
         let Some(known) = &mut self.known else { return };
-        let ended = status.ended.as_ref().filter(|ended| ended.was.run == known.run);
-        let running = status.kubelet.as_ref().filter(|kubelet| kubelet.run == known.run);
-        let Some(seen) = running.or(ended.map(|ended| &ended.was)) else { return };
+        let mut kubelets = status.kubelet.into_iter().chain(status.ended);
+        let Some(seen) = kubelets.find(|kubelet| kubelet.run == known.run) else { return };
         if seen.ready.is_some() && !std::mem::replace(&mut known.ready, true) {
             inputs.push(Input::Ready);
         }
         if seen.pings > std::mem::replace(&mut known.pings, seen.pings) {
             inputs.push(Input::Watchdog);
         }
-        if let Some(ended) = ended {
-            inputs.push(Input::Exited(ended.exit));
+        if let Some(exit) = seen.exit {
+            inputs.push(Input::Exited(exit));
             self.known = None;
         }
     }
@@ -127,33 +124,31 @@ impl Wanted {
         &mut self,
         status: &Status,
         requests: &mut Vec<Request>,
-    ) -> Option<Result<(Running, StartedKubelet), String>> {
-        let is_mine = |kubelet: &Running| self.asked && kubelet.ticket == Some(self.ticket);
+    ) -> Option<Result<(Child, StartedKubelet), String>> {
+        let is_mine = |kubelet: &Child| self.asked && kubelet.ticket == Some(self.ticket);
         if let Some((_, why)) = status.refused.as_ref().filter(|(ticket, _)| self.asked && *ticket == self.ticket) {
             return Some(Err(why.clone()));
         }
-        let (kubelet, ended) = (status.kubelet.as_ref(), status.ended.as_ref().map(|ended| &ended.was));
-        if let Some(mine) = kubelet.into_iter().chain(ended).find(|kubelet| is_mine(kubelet)) {
-            return mine.executed.then(|| Ok(started(mine, false)));
+        if let Some(mine) = status.kubelet.iter().chain(&status.ended).find(|kubelet| is_mine(kubelet)) {
+            return (mine.phase > Phase::Begins).then(|| Ok(started(mine, false)));
         }
-        let Some(other) = kubelet else {
+        let Some(other) = &status.kubelet else {
             if !self.asked {
                 self.asked = true;
                 requests.push(Request::Start { ticket: self.ticket, args: self.args.clone() });
             }
             return None;
         };
-        if other.command == fingerprint(&self.args) && !other.stopping {
-            return other.executed.then(|| Ok(started(other, true)));
+        if other.command == fingerprint(&self.args) && other.phase < Phase::Ends {
+            return (other.phase > Phase::Begins).then(|| Ok(started(other, true)));
         }
-        if !other.stopping {
+        if other.phase < Phase::Ends {
             requests.push(Request::Stop { run: other.run }); // SIGKILL follows, if need be
         }
         None
     }
 }
 
-fn started(kubelet: &Running, adopted: bool) -> (Running, StartedKubelet) {
-    let ready = kubelet.ready.map(Duration::from_nanos);
-    (kubelet.clone(), StartedKubelet { id: kubelet.id(), adopted, ready })
+fn started(kubelet: &Child, adopted: bool) -> (Child, StartedKubelet) {
+    (*kubelet, StartedKubelet { id: kubelet.id(), adopted, ready: kubelet.ready })
 }

@@ -18,7 +18,7 @@ use super::{MonitorLink, args_of, output};
 use crate::adapters::fsx::FileId;
 use crate::adapters::process::{Confinement, Group, exit_of, judge_command, reap, spawn};
 use crate::machine::model::Rendered;
-use crate::monitor::wire::{Request, Standby, Status};
+use crate::monitor::wire::{self, Phase, Request, Status};
 use crate::os::standby_lock::{self, StandbyLock};
 use crate::os::stderr_relay;
 use kubelet_config::flags::KubeletArgs;
@@ -98,21 +98,22 @@ impl StandbyKubelet {
     }
 
     /// Has the monitor start one, and waits until it waits.
-    async fn wait(&self, args: Vec<String>) -> Result<Standby, String> {
+    async fn wait(&self, args: Vec<String>) -> Result<wire::Child, String> {
         let ticket = self.link.ticket();
         let gone = |error: io::Error| error.to_string();
         self.link.until(|status| status.standby.is_none()).await.map_err(gone)?; // the one before may be about to end
         self.link.send(&Request::Park { ticket, args });
-        let mine = |status: &Status| status.standby.as_ref().is_some_and(|standby| standby.ticket == ticket);
+        let is_mine = |standby: &wire::Child| standby.ticket == Some(ticket);
+        let waits = |standby: &wire::Child| is_mine(standby) && standby.phase == Phase::Lives;
         let refused = |status: &Status| status.refused.as_ref().is_some_and(|(of, _)| *of == ticket);
         let mut begun = false;
         let status = self.link.until(|status| {
-            begun |= mine(status);
-            refused(status) || status.standby.as_ref().map_or(begun, |standby| mine(status) && standby.waits)
+            begun |= status.standby.as_ref().is_some_and(is_mine);
+            refused(status) || status.standby.as_ref().map_or(begun, waits)
         });
         let status = status.await.map_err(gone)?;
         let why = status.refused.filter(|(of, _)| *of == ticket).map_or_else(|| "it ended".to_owned(), |(_, why)| why);
-        status.standby.filter(|standby| standby.ticket == ticket && standby.waits).ok_or(why)
+        status.standby.filter(waits).ok_or(why)
     }
 
     /// A kubelet with these arguments is about to be started: the standby stays if it is for them, and of this very binary.
