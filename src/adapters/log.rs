@@ -9,14 +9,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
-use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::os::block_all_signals;
 
@@ -87,26 +82,22 @@ pub(crate) fn flush() {
     }
 }
 
-fn init_with<W: for<'a> MakeWriter<'a> + Send + Sync + 'static>(format: Format, writer: W) {
-    let own = Targets::new().with_target("kubelet_supervisor", Level::INFO);
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(writer)
-        .event_format(Lines { format, journal: std::env::var_os("JOURNAL_STREAM").is_some() });
+fn init_with<W: Write + 'static>(format: Format, writer: fn() -> W) {
+    let journal = std::env::var_os("JOURNAL_STREAM").is_some();
     // A second initialisation (in tests) is harmless.
-    let _ = tracing_subscriber::registry().with(own).with(lines).try_init();
+    let _ = tracing::subscriber::set_global_default(Lines { format, journal, writer });
 }
 
-struct Lines {
+/// Makes a line of each event of ours, and of nothing else. tracing-subscriber does so with a registry of spans, of which we
+/// have none: it was 35 kB of the monitor.
+struct Lines<W> {
     format: Format,
     journal: bool,
+    writer: fn() -> W,
 }
 
-impl<S, N> FormatEvent<S, N> for Lines
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+impl<W> Lines<W> {
+    fn line(&self, event: &Event<'_>) -> String {
         let (priority, name) = match *event.metadata().level() {
             Level::ERROR => (3, "error"),
             Level::WARN => (4, "warning"),
@@ -115,20 +106,41 @@ where
         };
         let mut message = Message::default();
         event.record(&mut message);
-        if self.journal {
-            write!(writer, "<{priority}>")?;
-        }
+        let priority = if self.journal { format!("<{priority}>") } else { String::new() };
         match self.format {
-            Format::Text => writeln!(writer, "kubelet-supervisor: {}", message.0.replace('\n', " ")),
+            Format::Text => format!("{priority}kubelet-supervisor: {}\n", message.0.replace('\n', " ")),
             Format::Json => {
                 let mut record = Map::new();
                 record.insert("ts".to_owned(), Value::from(jiff::Timestamp::now().to_string()));
                 record.insert("level".to_owned(), Value::from(name));
                 record.insert("msg".to_owned(), Value::from(message.0));
-                writeln!(writer, "{}", Value::Object(record))
+                format!("{priority}{}\n", Value::Object(record))
             }
         }
     }
+}
+
+impl<W: Write + 'static> Subscriber for Lines<W> {
+    fn enabled(&self, of: &Metadata<'_>) -> bool {
+        of.is_event() && *of.level() <= Level::INFO && of.target().starts_with("kubelet_supervisor")
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::INFO)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let _ = (self.writer)().write_all(self.line(event).as_bytes()); // there is nowhere to say why
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1) // none is enabled
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
 }
 
 #[derive(Default)]

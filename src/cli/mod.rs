@@ -97,8 +97,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     {
         return exit_code(result);
     }
+    carry_out(&args, verb)
+}
+
+/// Not a part of `main`, whose frame the monitor keeps for as long as it lives.
+#[inline(never)]
+fn carry_out(args: &[OsString], verb: &str) -> ExitCode {
     process::keep_memory_from_others();
-    let cli = match Cli::try_parse_from(&args) {
+    let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
