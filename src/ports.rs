@@ -86,6 +86,10 @@ pub trait Local {
     fn snapshot(&self) -> Result<Snapshot, LocalError> {
         Ok(Snapshot::default())
     }
+    /// CLOCK_BOOTTIME; zero where nothing is ever late.
+    fn boot_time(&self) -> Duration {
+        Duration::ZERO
+    }
     /// The identity of the kubelet binary.
     fn kubelet_id(&self) -> KubeletId;
     /// The merge mode of ConfigMaps that say nothing.

@@ -5,13 +5,14 @@ use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 
 use super::file_watch::fingerprint;
 use super::fsx::FileId;
 use super::policy::PolicyFile;
-use crate::os::ownership;
+use crate::os::{boot_time, ownership};
 
 use crate::machine::model::KubeletId;
 use crate::ports::{self, LocalError, LocalPolicy, Snapshot};
@@ -55,6 +56,10 @@ impl LocalFiles {
 }
 
 impl ports::Local for LocalFiles {
+    fn boot_time(&self) -> Duration {
+        boot_time()
+    }
+
     fn config(&self) -> Result<Option<(String, String)>, LocalError> {
         let Some(path) = self.config_path() else { return Ok(None) };
         let path = std::path::absolute(path).map_err(|error| LocalError::disk(path, error))?;

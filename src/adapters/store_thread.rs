@@ -73,6 +73,7 @@ impl Store for StoreThread {
 mod tests {
     use super::*;
     use crate::machine::Ticket;
+    use crate::machine::model::{StateFiles, StateFilesFound};
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     /// A store whose disk answers when it is told to, and panics at the request that it is told to panic at.
@@ -81,7 +82,9 @@ mod tests {
         let serve = move |request| {
             disk.recv().unwrap();
             match request {
-                StoreRequest::SwapStateFiles(ticket, _) => vec![Input::StateFilesSwapped(ticket, Ok(()))],
+                StoreRequest::SwapStateFiles(ticket, _) => {
+                    vec![Input::StateFilesSwapped(ticket, Ok(StateFilesFound::InOrder))]
+                }
                 StoreRequest::Unreported => panic!("a request that nobody can serve"),
                 _ => Vec::new(),
             }
@@ -90,7 +93,7 @@ mod tests {
     }
 
     fn request(ticket: Ticket) -> StoreRequest {
-        StoreRequest::SwapStateFiles(ticket, crate::machine::model::StateFiles::default())
+        StoreRequest::SwapStateFiles(ticket, StateFiles::default())
     }
 
     fn answer(answers: &mut UnboundedReceiver<Input>) -> Option<Input> {
@@ -107,7 +110,11 @@ mod tests {
         assert!(answers.try_recv().is_err());
         for ticket in 1..=100 {
             go.send(()).unwrap();
-            assert_eq!(answer(&mut answers), Some(Input::StateFilesSwapped(ticket, Ok(()))), "in order");
+            assert_eq!(
+                answer(&mut answers),
+                Some(Input::StateFilesSwapped(ticket, Ok(StateFilesFound::InOrder))),
+                "in order"
+            );
         }
     }
 
@@ -119,7 +126,7 @@ mod tests {
             go.send(()).unwrap();
         }
         for ticket in [1, 2] {
-            assert_eq!(answer(&mut answers), Some(Input::StateFilesSwapped(ticket, Ok(()))));
+            assert_eq!(answer(&mut answers), Some(Input::StateFilesSwapped(ticket, Ok(StateFilesFound::InOrder))));
         }
         // The thread ends after its last request; then nobody can send any more.
         drop(store);

@@ -77,9 +77,13 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             }
             StoreRequest::Verify(ticket, _) if self.standalone => Input::Verified(ticket, Verification::default()),
             StoreRequest::Verify(ticket, versions) => Input::Verified(ticket, self.verify(&versions)),
+            StoreRequest::SwapStateFiles(ticket, files) if self.local.boot_time() >= files.until => {
+                Input::StateFilesSwapped(ticket, Err("nobody waits for it any more".to_owned()))
+            }
             StoreRequest::SwapStateFiles(ticket, files) => {
                 let root_dir = self.args.last("root-dir").unwrap_or(DEFAULT_ROOT_DIR);
-                Input::StateFilesSwapped(ticket, plain(self.store.swap_state_files(&files, root_dir)))
+                let found = self.store.swap_state_files(&files, root_dir);
+                Input::StateFilesSwapped(ticket, found.map_err(|error| error.to_string()))
             }
             StoreRequest::Append(entry) => self.append(entry),
             StoreRequest::Unreported => return self.unreported(),

@@ -14,7 +14,7 @@ use super::evidence::{Environment, Failure, LeaseObservation, NodeReadiness, Que
 use super::history::HistoryEntry;
 use super::model::{
     Beginning, Exit, KubeletId, LoadTarget, PreflightResult, RenderError, Rendered, RestartCause, RunId,
-    StartedKubelet, StateFiles, TrialResult, Verdict, Verification,
+    StartedKubelet, StateFiles, StateFilesFound, TrialResult, Verdict, Verification,
 };
 use super::records::{Records, Stored, Version};
 use kubelet_config::assignment::Assignment;
@@ -68,7 +68,7 @@ pub enum Input {
     /// Outcome of [`StoreRequest::Verify`].
     Verified(Ticket, Verification),
     /// Outcome of [`StoreRequest::SwapStateFiles`].
-    StateFilesSwapped(Ticket, Result<(), String>),
+    StateFilesSwapped(Ticket, Result<StateFilesFound, String>),
     /// Outcome of [`Effect::Start`] or [`Effect::GoOn`]. The former takes its time where another kubelet is ended first.
     Started(Result<StartedKubelet, String>),
     /// The kubelet said READY=1.

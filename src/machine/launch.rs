@@ -141,6 +141,11 @@ impl Launch {
         self.known.retain(|(known, _)| !is_same(Some(known), Some(version)));
     }
 
+    /// A kubelet ended before it was ready: it may be for its state files, which are looked at anew.
+    pub(super) fn forget_state_files(&mut self) {
+        self.policy = None;
+    }
+
     /// Something else is to be started.
     pub(super) fn forget_next(&mut self) {
         self.next = None;

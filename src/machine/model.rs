@@ -159,6 +159,21 @@ pub struct StateFiles {
     pub policy: String,
     /// Put back what was moved aside when this policy was left; else the kubelet starts afresh.
     pub restore: bool,
+    /// Change nothing: a kubelet runs that may be of another policy.
+    pub look: bool,
+    /// CLOCK_BOOTTIME after which nobody waits for it: another kubelet may run by then, so that it is not begun any more.
+    pub until: Duration,
+}
+
+/// What became of the kubelet's state files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StateFilesFound {
+    /// They are those of the policy.
+    InOrder,
+    /// The same, once these were put aside: they said another policy than the one that was known to have run.
+    PutAside(String),
+    /// They are another policy's, and stay until nothing runs.
+    OfAnother,
 }
 
 /// Native's errors of a configuration, as they stand in the status.

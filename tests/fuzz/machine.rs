@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use kubelet_supervisor::machine::model::{
-    Beginning, Exit, KubeletId, Moment, Rendered, RunId, StartedKubelet, Verdict,
+    Beginning, Exit, KubeletId, Moment, Rendered, RunId, StartedKubelet, StateFilesFound, Verdict,
 };
 use kubelet_supervisor::machine::{Effect, Input, Settings, State, StoreRequest, Stored};
 
@@ -58,7 +58,9 @@ impl FakeHost<'_> {
                 Some(Input::Loaded(*ticket, kubelet(), Ok(Rendered::default())))
             }
             Effect::Store(StoreRequest::Record(ticket, _)) => Some(Input::Recorded(*ticket, Ok(()))),
-            Effect::Store(StoreRequest::SwapStateFiles(ticket, _)) => Some(Input::StateFilesSwapped(*ticket, Ok(()))),
+            Effect::Store(StoreRequest::SwapStateFiles(ticket, _)) => {
+                Some(Input::StateFilesSwapped(*ticket, Ok(StateFilesFound::InOrder)))
+            }
             Effect::Preflight(ticket, ..) => Some(Input::PreflightDone(*ticket, Verdict::Valid(Vec::new()))),
             Effect::Start(..) => {
                 self.started = true;

@@ -147,7 +147,7 @@ fn state_files_of_policies() {
         }
         fs::create_dir(&kubelet).unwrap();
         fs::write(kubelet.join("cpu_manager_state"), "of memory=Static").unwrap();
-        let files = StateFiles { policy: "cpu=none".to_owned(), restore: true };
+        let files = StateFiles { policy: "cpu=none".to_owned(), restore: true, ..StateFiles::default() };
         FsStore::new(RealDisk, &root).swap_state_files(&files, &kubelet.display().to_string()).unwrap();
         for (name, text) in [("cpu_manager_state", "cpu none\n"), ("memory_manager_state", "memory none\n")] {
             assert_eq!(fs::read_to_string(kubelet.join(name)).unwrap(), text);

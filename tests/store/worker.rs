@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::{ConfigDir, KubeletArgs};
@@ -16,7 +17,7 @@ use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::daemon::store_worker::StoreWorker;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::machine::model::{KubeletId, LoadTarget, RenderError, Rendered, StateFiles};
+use kubelet_supervisor::machine::model::{KubeletId, LoadTarget, RenderError, Rendered, StateFiles, StateFilesFound};
 use kubelet_supervisor::machine::records::{Attempt, Phase, RecordFile, Records, Stored, Version};
 use kubelet_supervisor::ports::{Local, LocalError, StoreRequest};
 use testkit::sim::disk::{Fault, Plan, SimDisk};
@@ -324,8 +325,12 @@ fn state_files_and_collection() {
         if policy == "cpu=none" {
             disk.poke(Path::new("/var/lib/other/cpu_manager_state"), b"its state");
         }
-        let files = StateFiles { policy: policy.to_owned(), restore: false };
-        assert_eq!(worker.serve(StoreRequest::SwapStateFiles(9, files)), [Input::StateFilesSwapped(9, Ok(()))]);
+        let (policy, until) = (policy.to_owned(), Duration::from_secs(1));
+        let files = StateFiles { policy, until, ..StateFiles::default() };
+        assert_eq!(
+            worker.serve(StoreRequest::SwapStateFiles(9, files)),
+            [Input::StateFilesSwapped(9, Ok(StateFilesFound::InOrder))]
+        );
         assert_eq!(disk.peek(Path::new("/var/lib/other/cpu_manager_state")).as_deref(), found);
     }
     assert_eq!(worker.serve(StoreRequest::Collect([].into(), [rendered.digest.clone()].into())), []);

@@ -225,6 +225,16 @@ impl Node {
         self
     }
 
+    /// The kubelet ended while no worker was there, and the monitor started one with this content by itself.
+    pub fn start_unseen(&mut self, content: &str) -> &mut Self {
+        self.exit_unseen();
+        self.pid += 1;
+        let id = RunId { pid: self.pid, started: self.now };
+        let (content, digest, ready_at) = (content.to_owned(), content.to_owned(), Some(self.now));
+        self.process = Some(Process { id, content, digest, ready_at, told_ready: false, left: true });
+        self
+    }
+
     /// Nobody is left to hear the answers.
     fn forget_questions(&mut self) {
         self.store.forget_requests();

@@ -21,9 +21,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::FsStore;
 use crate::adapters::fsx::{self, Disk};
-use crate::machine::model::StateFiles;
+use crate::machine::model::{StateFiles, StateFilesFound};
 use crate::ports::StoreError;
 use kubelet_config::digest::hex;
+use kubelet_config::hazard;
 
 /// Upstream: pkg/kubelet/cm/container_manager_linux.go and the managers' checkpoint names.
 const NAMES: [&str; 2] = ["cpu_manager_state", "memory_manager_state"];
@@ -33,7 +34,7 @@ const LIMIT: u64 = 1 << 20;
 const STASHES: usize = 4;
 
 /// `owner.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Ownership {
     /// The policy whose files the root directory holds.
     owner: String,
@@ -67,30 +68,46 @@ fn at(path: &Path, error: io::Error) -> StoreError {
 
 impl<D: Disk> FsStore<D> {
     /// Puts the kubelet's `--root-dir` in order for a start with these policies. Nothing happens if it is in order; what is
-    /// interrupted is taken up again by the next one.
+    /// interrupted is taken up again by the next one. Files that say another policy than they should are put aside as that one's.
     ///
     /// # Errors
     /// What could not be moved.
-    pub fn swap_state_files(&mut self, files: &StateFiles, root_dir: &str) -> Result<(), StoreError> {
+    pub fn swap_state_files(&mut self, files: &StateFiles, root_dir: &str) -> Result<StateFilesFound, StoreError> {
         let swapped = self.swap(files, root_dir);
         self.checked(swapped)
     }
 
-    fn swap(&mut self, files: &StateFiles, root_dir: &str) -> Result<(), StoreError> {
+    fn swap(&mut self, files: &StateFiles, root_dir: &str) -> Result<StateFilesFound, StoreError> {
         let home = self.own("state-files");
-        let was = match self.owner(&home)? {
-            Some(was) if was.owner == files.policy && !was.dirty => return Ok(()),
-            was => was,
-        };
+        let root = std::path::absolute(root_dir)
+            .map_err(|error| StoreError::new(format!("the kubelet's --root-dir {root_dir:?}: {error}")))?;
+        let mut was = self.owner(&home)?;
+        let mut found = StateFilesFound::InOrder;
+        if was.as_ref().is_none_or(|was| !was.dirty) {
+            // Somebody may have written them, or the store be another one: a kubelet goes by what they say.
+            let known = was.as_ref().map_or(&files.policy, |was| &was.owner);
+            if let Some(owner) = self.stranger(&root, known)? {
+                let stash = home.join(stash_name(&owner));
+                found = StateFilesFound::PutAside(format!(
+                    "{} are of {owner}, and go to {}",
+                    NAMES.join(", "),
+                    stash.display()
+                ));
+                was = Some(Ownership { owner, ..was.unwrap_or_default() });
+            }
+        }
+        match &was {
+            Some(was) if was.owner == files.policy && !was.dirty => return Ok(found),
+            Some(_) if files.look => return Ok(StateFilesFound::OfAnother),
+            _ => {}
+        }
         let own = |dir: &Path| (dir.to_owned(), 0o700);
         self.make_dirs(&[(self.root.clone(), 0o755), own(&self.root.join("supervisor")), own(&home)])?;
         let Some(mut record) = was else {
             // Nobody knows whose files these are: most likely they go with what is to run.
             let owner = Ownership { owner: files.policy.clone(), dirty: false, stashed: Vec::new() };
-            return self.write_owner(&home, &owner);
+            return self.write_owner(&home, &owner).map(|()| found);
         };
-        let root = std::path::absolute(root_dir)
-            .map_err(|error| StoreError::new(format!("the kubelet's --root-dir {root_dir:?}: {error}")))?;
         let left = home.join(stash_name(&record.owner));
         if !record.dirty {
             self.make_dirs(&[own(&left)])?;
@@ -110,7 +127,25 @@ impl<D: Disk> FsStore<D> {
         record = Ownership { owner: files.policy.clone(), dirty: false, ..record };
         self.write_owner(&home, &record)?;
         self.prune(&home, &record);
-        Ok(())
+        Ok(found)
+    }
+
+    /// The policy that the files in the root directory say, if a kubelet of this one would refuse them.
+    fn stranger(&self, root: &Path, policy: &str) -> Result<Option<String>, StoreError> {
+        /// Of both files, as the managers write them (pkg/kubelet/cm/cpumanager/state/checkpoint.go, v1.20.2).
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct State {
+            policy_name: String,
+        }
+        let mut said = [None, None];
+        for (name, said) in NAMES.iter().zip(&mut said) {
+            let bytes = self.state_file(&root.join(name))?.unwrap_or_default();
+            *said = serde_json::from_slice::<State>(&bytes).ok().map(|state| state.policy_name);
+        }
+        let [cpu, memory] = [&said[0], &said[1]].map(Option::as_deref);
+        let fits = hazard::fits_policy(policy, cpu, memory);
+        Ok((!fits).then(|| hazard::key_of_found(cpu, memory)))
     }
 
     fn owner(&self, home: &Path) -> Result<Option<Ownership>, StoreError> {

@@ -3,7 +3,7 @@
 use super::{Next, Stage};
 use crate::machine::asks::Asker;
 use crate::machine::io::{Effect, StoreRequest, log};
-use crate::machine::model::{Rendered, RestartCause, StateFiles};
+use crate::machine::model::{Rendered, RestartCause, StateFiles, StateFilesFound, later};
 use crate::machine::records::Version;
 use crate::machine::{Kubelet, Level, State, events, limits};
 use kubelet_config::hazard;
@@ -68,16 +68,35 @@ impl State {
         let attempt = self.records().phase.trial().map(|attempt| &attempt.version);
         let restore = version.is_none() || version.as_ref() != attempt;
         let ticket = self.ask(Asker::Start, limits::LOAD_DEADLINE);
-        let state_files = StateFiles { policy: policy.clone(), restore };
+        // A kubelet that the monitor started by itself may run with them: that ends first, if they are another policy's.
+        let look = self.process.former().is_some();
+        let until = later(self.now, limits::LOAD_DEADLINE).boot;
+        let state_files = StateFiles { policy: policy.clone(), restore, look, until };
         fx.push(Effect::Store(StoreRequest::SwapStateFiles(ticket, state_files)));
         self.launch.policy = Some(policy);
         self.set_stage(Stage::Swapping(rendered));
     }
 
-    pub(in crate::machine) fn state_files_swapped(&mut self, result: Result<(), String>, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn state_files_swapped(
+        &mut self,
+        result: Result<StateFilesFound, String>,
+        fx: &mut Vec<Effect>,
+    ) {
         let Some(Next { version, stage: Stage::Swapping(rendered), .. }) = self.launch.next.clone() else { return };
-        if let Err(why) = result {
+        if !matches!(result, Ok(StateFilesFound::InOrder)) {
             self.launch.policy = None;
+        }
+        match &result {
+            Ok(StateFilesFound::InOrder) | Err(_) => {}
+            Ok(StateFilesFound::PutAside(what)) => {
+                log(fx, Level::Warn, format!("state files of another policy: {what}"));
+            }
+            Ok(StateFilesFound::OfAnother) => {
+                self.set_stage(Stage::Ready(rendered));
+                return self.stop(fx);
+            }
+        }
+        if let Err(why) = result {
             // The kubelet refuses the files of another policy: a version on trial would be blamed for them.
             if version.as_ref().is_some_and(|version| self.is_tried(version)) {
                 self.launch.next = None;

@@ -178,6 +178,9 @@ impl State {
                 }
                 self.process.exited = true;
                 self.process.kubelet = Kubelet::Waiting { until: now };
+                if !run.is_ready() {
+                    self.launch.forget_state_files();
+                }
                 if !self.note_exit(&run, exit, fx) {
                     self.wait_for_restart(fx);
                 }

@@ -401,3 +401,35 @@ fn content_that_is_read_too_late_for_a_start_is_known_from_the_change() {
     let records = count(&node, before, |it| matches!(it, Effect::Store(StoreRequest::Record(..))));
     assert!(lists < 30 && records < 30, "{lists} lists of pods, {records} records");
 }
+
+/// Nobody but the monitor knows of the kubelet that runs: it ends before the files are swapped, if they are another policy's.
+#[test]
+fn state_files_are_not_swapped_below_a_kubelet_that_the_monitor_started() {
+    let mut node = proven("a");
+    with_state_files_of_its_own(&mut node, "b");
+    node.assign("b").pass(minutes(12));
+    assert_eq!(node.last_known_good(), "b");
+    for (runs, files, restarts) in
+        [("a", "cpu=none_memory=None", true), ("b", &*node.store.policy_files.clone(), false)]
+    {
+        let starts = node.starts.len();
+        node.store.policy_files = files.to_owned();
+        node.start_unseen(runs).replace_worker(Some("signal 9")).pass(60);
+        assert_eq!(node.running(), Some("b"), "{:?}", node.starts);
+        assert_eq!(node.starts.len() > starts, restarts, "{:?}", node.starts);
+    }
+}
+
+/// They may be why a kubelet ended at once, whatever is on record of them.
+#[test]
+fn state_files_are_looked_at_again_after_a_kubelet_that_was_not_ready() {
+    let mut node = proven("a");
+    let before = node.store.swaps.len();
+    node.exit(1).pass(60);
+    assert_eq!(node.store.swaps.len(), before, "it was well with them");
+    node.ready_after = None;
+    node.exit(1).pass(5).exit(1);
+    node.ready_after = Some(1);
+    node.pass(60);
+    assert!(node.store.swaps.len() > before);
+}

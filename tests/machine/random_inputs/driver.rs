@@ -9,7 +9,8 @@ use kubelet_config::pods::PodInventory;
 use kubelet_config::source::Source;
 use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
 use kubelet_supervisor::machine::model::{
-    Beginning, Exit, KubeletId, LoadTarget, Moment, RenderError, Rendered, RunId, StartedKubelet, Verification,
+    Beginning, Exit, KubeletId, LoadTarget, Moment, RenderError, Rendered, RunId, StartedKubelet, StateFilesFound,
+    Verification,
 };
 use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
 use kubelet_supervisor::machine::{Effect, Input, Settings, State, Ticket, limits};
@@ -314,7 +315,9 @@ impl Driver {
             }
             StoreRequest::Load(ticket, target) => Input::Loaded(ticket, id, self.load(&target, result)),
             StoreRequest::Verify(ticket, _) => Input::Verified(ticket, Verification::default()),
-            StoreRequest::SwapStateFiles(ticket, _) => Input::StateFilesSwapped(ticket, result),
+            StoreRequest::SwapStateFiles(ticket, _) => {
+                Input::StateFilesSwapped(ticket, result.map(|()| StateFilesFound::InOrder))
+            }
             StoreRequest::Append(entry) => Input::Appended(entry, result),
             StoreRequest::Collect(sources, digests) => {
                 self.checkpoints.retain(|source| sources.contains(source));

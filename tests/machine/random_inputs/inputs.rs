@@ -10,7 +10,7 @@ use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, NodePressure, NodeReadiness};
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{
-    Beginning, Damage, Exit, KubeletId, RenderError, RunId, StartedKubelet, Verdict, Verification,
+    Beginning, Damage, Exit, KubeletId, RenderError, RunId, StartedKubelet, StateFilesFound, Verdict, Verification,
 };
 use kubelet_supervisor::machine::records::Stored;
 use kubelet_supervisor::machine::{FetchError, Input, Ticket};
@@ -89,7 +89,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         }
         8 => Input::PreflightDone(ticket, verdict(seed)),
         9 => Input::Recorded(ticket, result),
-        10 => Input::StateFilesSwapped(ticket, result),
+        10 => Input::StateFilesSwapped(ticket, result.map(|()| StateFilesFound::OfAnother)),
         11 => Input::Started(started(seed)),
         12 => Input::Ready,
         13 => Input::Exited(if odd { Exit::Signal(9) } else { Exit::Code(i32::from(seed)) }),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kubelet_supervisor::adapters::store::FsStore;
-use kubelet_supervisor::machine::model::StateFiles;
+use kubelet_supervisor::machine::model::{StateFiles, StateFilesFound};
 
 use testkit::sim::Rng;
 use testkit::sim::disk::{Fault, Plan, SimDisk};
@@ -25,8 +25,9 @@ type Goal = (&'static str, bool);
 const STORY: [Goal; 5] = [(NONE, true), (STATIC, false), (NONE, true), (STATIC, false), (NONE, true)];
 
 fn swap(disk: &SimDisk, (policy, restore): Goal) -> Result<(), String> {
-    let files = StateFiles { policy: policy.to_owned(), restore };
-    FsStore::new(disk.clone(), Path::new(ROOT)).swap_state_files(&files, KUBELET).map_err(|error| error.to_string())
+    let files = StateFiles { policy: policy.to_owned(), restore, ..StateFiles::default() };
+    let swapped = FsStore::new(disk.clone(), Path::new(ROOT)).swap_state_files(&files, KUBELET);
+    swapped.map(drop).map_err(|error| error.to_string())
 }
 
 /// A node that has run with its own policy: whose files they are is on record from then on.
@@ -94,7 +95,7 @@ fn state_files_follow_their_policy() {
     assert_eq!(own[NONE], NAMES.map(|name| Some(format!("{NONE} {name} 4"))));
     let before = disk.operations();
     swap(&disk, (NONE, false)).unwrap();
-    assert_eq!(disk.operations() - before, 1, "the common case is one read");
+    assert_eq!(disk.operations() - before, 3, "the common case is three reads");
 }
 
 #[test]
@@ -204,4 +205,42 @@ fn a_failure_at_any_operation_of_swaps_is_made_good_by_the_next() {
             }
         }
     }
+}
+
+/// As a kubelet of this policy writes it.
+fn state_of(policy: &str) -> String {
+    format!(r#"{{"policyName":"{policy}","defaultCpuSet":"","checksum":1353318690}}"#)
+}
+
+fn put(disk: &SimDisk, policy: &str) {
+    disk.poke(&Path::new(KUBELET).join(NAMES[0]), state_of(policy).as_bytes());
+}
+
+/// Edited by hand, or the store is another one: a kubelet refuses the files, whatever is on record of them.
+#[test]
+fn files_that_say_another_policy_are_put_aside_before_a_start() {
+    let none = "cpu=none_memory=None";
+    for is_known in [true, false] {
+        let disk = SimDisk::default();
+        if is_known {
+            put(&disk, "none");
+            assert_eq!(start(&disk, none, false), Ok(StateFilesFound::InOrder));
+        }
+        put(&disk, "static");
+        assert_eq!(start(&disk, none, true), Ok(StateFilesFound::OfAnother), "nothing is changed while a kubelet runs");
+        assert_eq!(disk.peek(&Path::new(KUBELET).join(NAMES[0])), Some(state_of("static")));
+        let Ok(StateFilesFound::PutAside(what)) = start(&disk, none, false) else { panic!("they stay") };
+        assert!(what.contains("cpu=static_memory=None"), "{what}");
+        assert_eq!(files(&disk), Files::default(), "the kubelet begins with none");
+        assert_eq!(start(&disk, none, false), Ok(StateFilesFound::InOrder), "it is told once");
+        put(&disk, "none");
+        assert_eq!(start(&disk, "cpu=static_memory=None", false), Ok(StateFilesFound::InOrder));
+        assert_eq!(files(&disk)[0], Some(state_of("static")), "they come back with their policy");
+    }
+}
+
+fn start(disk: &SimDisk, policy: &str, look: bool) -> Result<StateFilesFound, String> {
+    let files = StateFiles { policy: policy.to_owned(), restore: true, look, ..StateFiles::default() };
+    let found = FsStore::new(disk.clone(), Path::new(ROOT)).swap_state_files(&files, KUBELET);
+    found.map_err(|error| error.to_string())
 }

@@ -20,5 +20,5 @@ pub use impact::{
     Impact, accepts_any_restart, lost_to_any_restart, preview, refused_impact, told_impact, whole_impact,
 };
 pub(crate) use resource_managers::cpus;
-pub use resource_managers::policy_key;
+pub use resource_managers::{fits_policy, key_of_found, policy_key};
 pub use table::{Asks, Hazard, HazardClass, Unset};

@@ -60,6 +60,23 @@ pub fn policy_key(config: &Value) -> String {
     format!("{key}_{}", hash.get(..12).unwrap_or_default())
 }
 
+/// False if a state file says another policy than this key has: a kubelet refuses that. `None`: there is no such file, or it says
+/// none.
+#[must_use]
+pub fn fits_policy(key: &str, cpu: Option<&str>, memory: Option<&str>) -> bool {
+    let Some((of_cpu, of_memory)) = key.strip_prefix("cpu=").and_then(|key| key.split_once("_memory=")) else {
+        return true;
+    };
+    let of_memory = of_memory.split('_').next().unwrap_or_default();
+    cpu.is_none_or(|cpu| plain(cpu) == of_cpu) && memory.is_none_or(|memory| plain(memory) == of_memory)
+}
+
+/// The key of files that say these policies, of which nothing else is known.
+#[must_use]
+pub fn key_of_found(cpu: Option<&str>, memory: Option<&str>) -> String {
+    format!("cpu={}_memory={}", plain(cpu.unwrap_or("none")), plain(memory.unwrap_or("None")))
+}
+
 /// Only what a file name may hold; the hash tells apart what this makes equal.
 fn plain(text: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' };

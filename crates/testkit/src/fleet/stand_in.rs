@@ -13,7 +13,7 @@ use kubelet_supervisor::daemon::render::{self, configuration};
 use kubelet_supervisor::machine::evidence::Environment;
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{
-    Exit, KubeletId, LoadTarget, RenderError, Rendered, RunId, StartedKubelet, Verdict, Verification,
+    Exit, KubeletId, LoadTarget, RenderError, Rendered, RunId, StartedKubelet, StateFilesFound, Verdict, Verification,
 };
 use kubelet_supervisor::machine::records::{RecordFile, Version};
 use kubelet_supervisor::machine::{Counter, Input, Level, Records, State, Stored, Ticket};
@@ -166,7 +166,7 @@ impl ports::Store for Disk {
             }
             StoreRequest::Load(ticket, target) => Input::Loaded(ticket, kubelet_id(), self.load(&target)),
             StoreRequest::Verify(ticket, _) => Input::Verified(ticket, Verification::default()),
-            StoreRequest::SwapStateFiles(ticket, _) => Input::StateFilesSwapped(ticket, Ok(())),
+            StoreRequest::SwapStateFiles(ticket, _) => Input::StateFilesSwapped(ticket, Ok(StateFilesFound::InOrder)),
             StoreRequest::Append(mut entry) => {
                 entry.number = self.history.last().map_or(1, |last| last.number + 1);
                 self.history.push(HistoryEntry::clone(&entry));

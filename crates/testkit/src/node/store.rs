@@ -10,7 +10,7 @@ use kubelet_config::schema;
 use kubelet_config::source::{ConfigAnnotations, Source};
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::model::{
-    Damage, KubeletId, LoadTarget, RenderError, Rendered, StateFiles, Verification,
+    Damage, KubeletId, LoadTarget, RenderError, Rendered, StateFiles, StateFilesFound, Verification,
 };
 use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
 use kubelet_supervisor::ports::StoreRequest;
@@ -31,6 +31,8 @@ pub struct Store {
     checkpoints: BTreeSet<Source>,
     /// Rendered configurations by content.
     configs: BTreeMap<Digest, Rendered>,
+    /// Whose state files the kubelet's directory has.
+    pub policy_files: String,
     /// Answered requests to put the kubelet's state files in order.
     pub swaps: Vec<StateFiles>,
     /// Tells one content of the local file from another.
@@ -202,10 +204,19 @@ impl Node {
                 Some(Input::StateFilesSwapped(ticket, Err("input/output error".to_owned())))
             }
             StoreRequest::SwapStateFiles(ticket, files) => {
+                if self.now >= files.until {
+                    let why = "nobody waits for it any more".to_owned();
+                    return Some(Input::StateFilesSwapped(ticket, Err(why)));
+                }
+                if files.look && self.store.policy_files != files.policy {
+                    return Some(Input::StateFilesSwapped(ticket, Ok(StateFilesFound::OfAnother)));
+                }
                 if written.is_ok() {
+                    assert!(files.look || self.process.is_none(), "a kubelet runs with the files that are swapped");
+                    self.store.policy_files.clone_from(&files.policy);
                     self.store.swaps.push(files);
                 }
-                Some(Input::StateFilesSwapped(ticket, written))
+                Some(Input::StateFilesSwapped(ticket, written.map(|()| StateFilesFound::InOrder)))
             }
             StoreRequest::Verify(ticket, _) if fails => {
                 Some(Input::Verified(ticket, Verification { is_partial: true, ..Verification::default() }))

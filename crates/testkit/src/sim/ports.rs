@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy::NodePolicy;
@@ -86,6 +87,10 @@ impl ports::Ports for World {
 }
 
 impl ports::Local for Handle {
+    fn boot_time(&self) -> Duration {
+        let outside = self.0.borrow();
+        outside.now.saturating_sub(outside.booted)
+    }
     fn config(&self) -> Result<Option<(String, String)>, LocalError> {
         Ok(Some((self.0.borrow().local.clone(), "/etc/kubernetes".to_owned())))
     }
