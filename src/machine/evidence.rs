@@ -147,8 +147,8 @@ pub struct FailedRun {
     pub lived: Duration,
     /// The API server was away, and not for the version.
     pub in_outage: bool,
-    /// Last known good was cut off from the API server as well.
-    pub control_cut_off: bool,
+    /// What it lacked, the API server or the container runtime, last known good lacked as well.
+    pub control_lacked_it: bool,
 }
 
 /// Why nothing is judged for now.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::limits;
 use super::model::{ConfigError, KubeletId, Moment};
 use super::records::{BadReason, BadVersion, Records, Version};
 use kubelet_config::digest::Digest;
@@ -35,8 +36,13 @@ impl UnusableVersions {
         self.0.get(&key(version))
     }
 
+    /// So many are remembered; the one that is tried again first goes.
     pub(super) fn insert(&mut self, version: &Version, unusable: Unusable) {
         self.0.insert(key(version), unusable);
+        if self.0.len() > limits::UNUSABLE_KEPT {
+            let first = self.0.iter().min_by_key(|(_, unusable)| unusable.until).map(|(key, _)| key.clone());
+            first.map(|key| self.0.remove(&key));
+        }
     }
 
     pub(super) fn remove(&mut self, version: &Version) {

@@ -103,7 +103,8 @@ impl Launch {
 
     fn note_late(&mut self, ticket: Ticket, version: Version) {
         self.late.retain(|(_, late)| *late != version);
-        self.late.push((ticket, version));
+        self.late.insert(0, (ticket, version));
+        self.late.truncate(limits::UNUSABLE_KEPT);
     }
 
     /// The store gave what was not waited for any more.

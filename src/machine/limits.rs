@@ -223,6 +223,9 @@ pub const STATUS_DELAY: Duration = Duration::from_secs(1);
 /// Contents remembered that a kubelet binary found valid, beside those in use.
 pub(crate) const ACCEPTED_KEPT: usize = 8;
 
+/// Versions remembered that cannot be used for now, each until it is tried again. Some ten can be named at a time.
+pub(crate) const UNUSABLE_KEPT: usize = 32;
+
 /// Bad versions remembered; the oldest are forgotten first.
 pub const BAD_VERSIONS: usize = 32;
 

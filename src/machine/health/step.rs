@@ -2,7 +2,7 @@
 
 use crate::machine::asks::Observation;
 use crate::machine::evidence::{
-    Baseline, Environment, LeaseObservation, NodeReadiness, Signal, Suspension, tells_of_contact,
+    Baseline, Environment, FailureFamily, LeaseObservation, NodeReadiness, Signal, Suspension, tells_of_contact,
 };
 use crate::machine::io::Effect;
 use crate::machine::model::{Moment, RunId, later};
@@ -213,7 +213,7 @@ impl State {
         self.note_baseline(Signal::ApiServer, !away);
         self.note_baseline(Signal::Lease, fresh);
         if matches!(observed, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_)) {
-            self.note_control_cut_off();
+            self.note_control_lacked(FailureFamily::Contact);
         }
         let now = self.now;
         let before = match observed {
@@ -269,6 +269,9 @@ impl State {
             if let Some(attempt) = self.writer.attempt_mut() {
                 attempt.runtime_answered = true;
             }
+        }
+        if environment.runtime == Some(false) {
+            self.note_control_lacked(FailureFamily::Runtime);
         }
         if let Some(run) = self.process.run_mut() {
             match environment.runtime {

@@ -5,7 +5,7 @@
 //! | the process: exits, start, healthz, pings | was healthy for 30 s, and for as long as the version lived | fails by its process as well |
 //! | the same while the API server was away | lived for as long while that was away | fails by its process; or the server is back sooner: nobody can tell |
 //! | contact with the API server | was in contact from the first question on, and healthy for 30 s | was cut off at any time |
-//! | the container runtime | was healthy for 30 s | has none either |
+//! | the container runtime | had one from the first look on, and was healthy for 30 s | had none at any time |
 //!
 //! Like is compared with like: kubelets do end for want of an API server, after 23 s (v1.20) to 140 s (v1.36). A version that is
 //! tried again waits until last known good was healthy for a while, each time for longer. That wait ends, too, where last known
@@ -45,11 +45,14 @@ fn finding(failure: Failure, failed: FailedRun, run: &Run, trial: Duration, now:
     if !lived(run.healthy_since, needed(failure, failed, trial)) {
         return None;
     }
-    let is_of_contact = failure.family() == Some(FailureFamily::Contact);
-    Some(if is_of_contact && failed.control_cut_off {
-        Finding::NotToBlame("the API server could not be reached with last known good either")
-    } else {
-        Finding::ToBlame
+    Some(match failure.family() {
+        Some(FailureFamily::Contact) if failed.control_lacked_it => {
+            Finding::NotToBlame("the API server could not be reached with last known good either")
+        }
+        Some(FailureFamily::Runtime) if failed.control_lacked_it => {
+            Finding::NotToBlame("the container runtime did not answer with last known good either")
+        }
+        _ => Finding::ToBlame,
     })
 }
 
@@ -109,14 +112,17 @@ impl State {
         }
     }
 
-    /// The API server was asked while last known good is tested, and did not answer.
-    pub(in crate::machine) fn note_control_cut_off(&mut self) {
-        let tested = matches!(self.records().phase, Phase::ControlTest(..)) && self.is_observing();
-        let Some(attempt) = self.writer.attempt_mut().filter(|attempt| tested && !attempt.failed.control_cut_off)
+    /// What this family of failures lacks was looked for while last known good is tested, and was not there.
+    pub(in crate::machine) fn note_control_lacked(&mut self, family: FailureFamily) {
+        let tested = match self.records().phase {
+            Phase::ControlTest(_, failure) => failure.family() == Some(family) && self.is_observing(),
+            _ => false,
+        };
+        let Some(attempt) = self.writer.attempt_mut().filter(|attempt| tested && !attempt.failed.control_lacked_it)
         else {
             return;
         };
-        attempt.failed.control_cut_off = true;
+        attempt.failed.control_lacked_it = true;
         self.writer.write_soon();
     }
 

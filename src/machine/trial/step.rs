@@ -105,7 +105,7 @@ impl State {
     /// Notes a failure, and has the node observed before it is judged.
     fn note_failure(&mut self, failure: Failure, detail: String, run: &Run, fx: &mut Vec<Effect>) {
         let in_outage = self.suspended() == Some(Suspension::ApiServer);
-        let run = FailedRun { lived: self.now.since(run.started), in_outage, control_cut_off: false };
+        let run = FailedRun { lived: self.now.since(run.started), in_outage, control_lacked_it: false };
         fx.push(Effect::ReadLogTail);
         self.query(Query::Environment(self.runtime_socket()), fx);
         let until = later(self.now, limits::QUERY_DEADLINE);

@@ -250,3 +250,20 @@ fn a_cleared_version_is_tried_again_although_last_known_good_does_not_get_well()
     }
     assert_eq!((node.running(), node.last_known_good()), (Some("x"), "x"), "{:?}", node.events());
 }
+
+/// The runtime is upgraded while a change is made, for a moment longer than the trial has patience.
+#[test]
+fn a_runtime_that_comes_back_after_the_rollback_is_nobodys_fault() {
+    for after in [0, 10, 30] {
+        for lasts in (95..150).step_by(11) {
+            let mut node = proven("a");
+            node.assign("x").pass(after);
+            node.environment.runtime = Some(false);
+            node.pass(lasts);
+            node.environment.runtime = Some(true);
+            node.pass(minutes(16));
+            assert!(!node.is_bad("x"), "after {after} s, for {lasts} s: {:?}", node.events());
+            assert_eq!(node.last_known_good(), "x", "after {after} s, for {lasts} s: {:?}", node.events());
+        }
+    }
+}

@@ -79,7 +79,7 @@ pub fn attempt() -> Attempt {
         suspended: true,
         progress: None,
         clearances: 3,
-        failed: FailedRun { lived: Duration::from_secs(42), in_outage: true, control_cut_off: true },
+        failed: FailedRun { lived: Duration::from_secs(42), in_outage: true, control_lacked_it: true },
         confirm_within: Some(900),
         extended: None,
         confirmed: true,
