@@ -86,7 +86,7 @@ impl<D: Disk> FsStore<D> {
         if was.as_ref().is_none_or(|was| !was.dirty) {
             // Somebody may have written them, or the store be another one: a kubelet goes by what they say.
             let known = was.as_ref().map_or(&files.policy, |was| &was.owner);
-            if let Some(owner) = self.stranger(&root, known)? {
+            if let Some(owner) = self.stranger(&root, known) {
                 let stash = home.join(stash_name(&owner));
                 found = StateFilesFound::PutAside(format!(
                     "{} are of {owner}, and go to {}",
@@ -130,8 +130,9 @@ impl<D: Disk> FsStore<D> {
         Ok(found)
     }
 
-    /// The policy that the files in the root directory say, if a kubelet of this one would refuse them.
-    fn stranger(&self, root: &Path, policy: &str) -> Result<Option<String>, StoreError> {
+    /// The policy that the files in the root directory say, if a kubelet of this one would refuse them. One that cannot be read
+    /// says nothing: it holds no start up that crosses no policy.
+    fn stranger(&self, root: &Path, policy: &str) -> Option<String> {
         /// Of both files, as the managers write them (pkg/kubelet/cm/cpumanager/state/checkpoint.go, v1.20.2).
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -140,12 +141,13 @@ impl<D: Disk> FsStore<D> {
         }
         let mut said = [None, None];
         for (name, said) in NAMES.iter().zip(&mut said) {
-            let bytes = self.state_file(&root.join(name))?.unwrap_or_default();
-            *said = serde_json::from_slice::<State>(&bytes).ok().map(|state| state.policy_name);
+            let bytes = self.state_file(&root.join(name)).ok().flatten();
+            let state = bytes.and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok());
+            *said = state.map(|state| state.policy_name);
         }
         let [cpu, memory] = [&said[0], &said[1]].map(Option::as_deref);
         let fits = hazard::fits_policy(policy, cpu, memory);
-        Ok((!fits).then(|| hazard::key_of_found(cpu, memory)))
+        (!fits).then(|| hazard::key_of_found(cpu, memory))
     }
 
     fn owner(&self, home: &Path) -> Result<Option<Ownership>, StoreError> {

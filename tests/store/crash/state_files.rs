@@ -244,3 +244,12 @@ fn start(disk: &SimDisk, policy: &str, look: bool) -> Result<StateFilesFound, St
     let found = FsStore::new(disk.clone(), Path::new(ROOT)).swap_state_files(&files, KUBELET);
     found.map_err(|error| error.to_string())
 }
+
+/// Such as a `--root-dir` that is none: the kubelet says so, if it minds.
+#[test]
+fn what_cannot_be_read_holds_no_start_up_that_crosses_no_policy() {
+    let disk = fresh();
+    disk.plan(Plan { fault: Fault::Io, at: disk.operations() + 1, once: false });
+    assert_eq!(start(&disk, NONE, false), Ok(StateFilesFound::InOrder));
+    assert!(start(&disk, STATIC, false).is_err(), "and one that does is not made");
+}
