@@ -10,6 +10,8 @@ mod step;
 pub(super) struct Policy {
     /// As it was read last.
     known: PolicyState,
+    /// It was read in this life.
+    is_read: bool,
     /// It forbids what runs.
     forbids: Option<Violation>,
     /// It is asked about what runs then.

@@ -43,6 +43,7 @@ impl State {
         let moving = self.writer.is_writing()
             || self.is_change_brief()
             || !self.launch.is_idle()
+            || self.is_policy_awaited()
             || matches!(self.process.kubelet(), Kubelet::Starting | Kubelet::Stopping);
         self.moving_since = moving.then(|| self.moving_since.unwrap_or(self.now));
     }

@@ -9,11 +9,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::evidence::Failure;
 use super::io::{Effect, log};
 use super::model::{Exit, Moment, later};
 use super::proposal::Proposal;
 use super::records::{Phase, Records, Version};
-use super::{Level, Run, State, events, limits};
+use super::{Counter, Level, Run, State, events, limits};
 
 /// The way back from a reset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +71,10 @@ impl State {
         let exits = reset.exits.saturating_add(1);
         let is_over = exits >= limits::TRIAL_EXITS;
         match (is_over, is_local) {
-            (true, true) => self.local_failed(format!("the kubelet ended {exits} times with it, last with {exit}"), fx),
+            (true, true) => {
+                let why = format!("the kubelet ended {exits} times with it, last with {exit}");
+                self.local_failed(Failure::Exits, why, fx);
+            }
             (true, false) => self.try_local_again(),
             (false, _) => self.writer.learn(|records| {
                 if let Some(reset) = &mut records.reset {
@@ -80,8 +84,9 @@ impl State {
         }
     }
 
-    fn local_failed(&mut self, why: String, fx: &mut Vec<Effect>) {
+    fn local_failed(&mut self, failure: Failure, why: String, fx: &mut Vec<Effect>) {
         let Some(reset) = self.records().reset.clone() else { return };
+        fx.push(Effect::Count(Counter::Rollback(failure)));
         fx.push(Effect::Emit(events::rolled_back(None, Some(&reset.before.source), &why)));
         let reset = Some(Reset { exits: 0, failed: Some(why), ..reset });
         self.apply_now(Records { reset, ..self.records().clone() }, fx);
@@ -102,7 +107,7 @@ impl State {
         let is_open = self.records().in_place_of_local().is_none();
         if is_open && ready.is_none() && self.now.since(started) >= self.settings.start_timeout {
             let seconds = self.settings.start_timeout.as_secs();
-            self.local_failed(format!("the kubelet gave no READY=1 within {seconds} s"), fx);
+            self.local_failed(Failure::StartTimeout, format!("the kubelet gave no READY=1 within {seconds} s"), fx);
         } else if ready.is_some_and(|at| self.now.since(at) >= self.settings.trial_duration) && self.writer.is_idle() {
             log(fx, Level::Info, "the kubelet lives with its local configuration");
             self.propose(Records { reset: None, ..self.records().clone() }, Proposal::Note, fx);

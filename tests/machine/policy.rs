@@ -245,3 +245,13 @@ fn what_it_denies_is_told_of_for_as_long_as_it_runs() {
     assert_eq!((node.running(), condition(&node)), (Some("a"), before));
     assert_eq!(node.events().iter().filter(|event| **event == "KubeletConfigForbidden").count(), 1, "no news");
 }
+
+/// The next worker has not read the policy when it goes on with the kubelet: that there is none is not said meanwhile.
+#[test]
+fn a_worker_that_goes_on_does_not_say_that_there_is_no_policy() {
+    let mut node = node();
+    prove(&mut node, "a");
+    node.replace_worker(None).pass(5);
+    let said: Vec<&str> = node.published.iter().map(|status| status.policy).collect();
+    assert!(!said.is_empty() && said[1..].iter().all(|policy| *policy == "in-force"), "{said:?}");
+}

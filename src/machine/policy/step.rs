@@ -129,7 +129,8 @@ impl State {
             self.policy.due = Some(later(self.now, limits::VERIFY_RETRY));
         }
         let due = self.is_time_to_ask(Asker::Policy, self.policy.due);
-        let can = self.process.run().is_some() && !self.process.is_leaving() && !self.is_verified_soon();
+        let now = !self.is_verified_soon() || !self.policy.is_read;
+        let can = self.process.run().is_some() && !self.process.is_leaving() && now;
         if !due || !can {
             return;
         }
@@ -152,7 +153,13 @@ impl State {
         self.note_violation(forbids, fx);
     }
 
+    /// True until the policy was read for the first time: a kubelet that is gone on with was started by another worker.
+    pub(in crate::machine) fn is_policy_awaited(&self) -> bool {
+        !self.policy.is_read && self.asks.is_open(Asker::Policy)
+    }
+
     fn note_policy(&mut self, policy: &PolicyState, fx: &mut Vec<Effect>) {
+        self.policy.is_read = true;
         if self.policy.known == *policy {
             return;
         }

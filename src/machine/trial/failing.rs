@@ -9,11 +9,8 @@ use crate::machine::{Run, State};
 impl State {
     /// The failure that counts now, and what to say of it: for last known good, one like that of the version that failed.
     pub(in crate::machine) fn failing(&self, run: &Run) -> Option<(Failure, String)> {
-        if self.is_runtime_given_up() {
-            return Some((Failure::Signal(Signal::Runtime), "the container runtime does not come back".to_owned()));
-        }
         if self.suspended().is_some() {
-            return None;
+            return self.runtime_given_up();
         }
         let counts = |failure: Failure| match &self.records().phase {
             Phase::ControlTest(_, before) => failure.is_like(*before),

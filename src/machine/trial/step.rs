@@ -114,11 +114,9 @@ impl State {
 
     /// Judges the pending failure by what is known now.
     pub(in crate::machine) fn resolve_failure(&mut self, fx: &mut Vec<Effect>) {
-        let Some(PendingFailure { mut failure, detail, run: failed, .. }) = self.trial.pending.take() else { return };
+        let Some(PendingFailure { failure, detail, run: failed, .. }) = self.trial.pending.take() else { return };
         let dead = matches!(self.process.kubelet(), Kubelet::Waiting { .. });
-        if self.is_runtime_given_up() {
-            failure = Failure::Signal(Signal::Runtime);
-        }
+        let (failure, detail) = self.runtime_given_up().unwrap_or((failure, detail));
         // An exit is put to the control test in an outage of the API server as well: last known good then ends alike, or not.
         let is_tested = |suspension| match suspension {
             Suspension::ApiServer => dead,

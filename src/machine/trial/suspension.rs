@@ -43,10 +43,11 @@ impl State {
         matches!(self.records().phase, Phase::ControlTest(_, Failure::Signal(Signal::Runtime)))
     }
 
-    /// True if the runtime has been gone for so long that the version on trial is put to a control test for it, once.
-    pub(super) fn is_runtime_given_up(&self) -> bool {
+    /// The runtime has been gone for so long that the version on trial is put to a control test for it, once.
+    pub(super) fn runtime_given_up(&self) -> Option<(Failure, String)> {
         let first = self.records().phase.trial().is_some_and(|attempt| attempt.clearances == 0);
-        first && self.is_judged() && self.health.is_runtime_gone(self.now)
+        let is_given_up = first && self.is_judged() && self.health.is_runtime_gone(self.now);
+        is_given_up.then(|| (Failure::Signal(Signal::Runtime), "the container runtime does not come back".to_owned()))
     }
 
     /// True if the loss of this can come of the change: the version was not yet seen to live with it for a while.
