@@ -29,7 +29,7 @@ const NAME_MAX: usize = 64;
 
 /// The minor version that brought a field, if it is not there since 1.16 or since the field it is in.
 #[rustfmt::skip]
-const SINCE: &[(&str, u64)] = &[
+static SINCE: &[(&str, u64)] = &[
     ("containerLogMaxWorkers", 30),
     ("containerLogMonitorInterval", 30),
     ("containerRuntimeEndpoint", 27),
@@ -87,7 +87,7 @@ const UNTIL: &[(&str, u64)] = &[("logging.sanitization", 23)];
 
 /// The fields of structs, and of the structs in lists. Of other fields that hold mappings any key will do.
 #[rustfmt::skip]
-const BELOW: &[(&str, &[&str])] = &[
+static BELOW: &[(&str, &[&str])] = &[
     ("authentication", &["x509", "webhook", "anonymous"]),
     ("authentication.anonymous", &["enabled"]),
     ("authentication.webhook", &["enabled", "cacheTTL"]),

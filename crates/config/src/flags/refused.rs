@@ -18,7 +18,7 @@ enum Why {
 use Why::{Directory, Ends, Identity, Output, Programs, Runtime, Supervised, Testing};
 
 #[rustfmt::skip]
-const REFUSED: &[(&str, Why)] = &[
+static REFUSED: &[(&str, Why)] = &[
     ("add-dir-header", Output),
     ("alsologtostderr", Output),
     ("azure-container-registry-config", Programs),

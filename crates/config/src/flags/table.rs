@@ -4,7 +4,7 @@
 
 /// Flags that never take the next argument, and are no field.
 #[rustfmt::skip]
-const BOOLEANS: &[&str] = &[
+static BOOLEANS: &[&str] = &[
     "add-dir-header",
     "allow-privileged",
     "alsologtostderr",
@@ -87,7 +87,7 @@ pub(super) fn adds_up(flag: &str) -> bool {
 /// Flag name, dotted path of the field it overrides, kind of value. `--feature-gates` is not
 /// among them: gates add up instead of replacing each other.
 #[rustfmt::skip]
-pub(crate) const FIELDS: &[(&str, &str, Kind)] = &[
+pub(crate) static FIELDS: &[(&str, &str, Kind)] = &[
     ("address", "address", Text),
     ("allowed-unsafe-sysctls", "allowedUnsafeSysctls", List),
     ("anonymous-auth", "authentication.anonymous.enabled", Bool),

@@ -15,7 +15,7 @@ use crate::schema;
 const EVICTION_HARD_1_30: &str = r#"{"memory.available":"100Mi","nodefs.available":"10%","nodefs.inodesFree":"5%","imagefs.available":"15%","imagefs.inodesFree":"5%"}"#;
 
 /// Defaults by version: a field, and from which minor version on it is what.
-const BY_VERSION: &[(&str, &[(u64, &str)])] = &[
+static BY_VERSION: &[(&str, &[(u64, &str)])] = &[
     ("eventRecordQPS", &[(0, "5"), (27, "50")]),
     ("eventBurst", &[(0, "10"), (27, "100")]),
     ("kubeAPIQPS", &[(0, "5"), (27, "50")]),

@@ -203,9 +203,10 @@ const NONE: &str = "";
 const LOGIND: &str = "systemd-logind's InhibitDelayMaxSec is raised to it, and never lowered again";
 const PULLS: &str = "pods may be denied images they run with today";
 
-/// All fields, in the order of types.go of v1.20.2; later ones after them.
+/// All fields, in the order of types.go of v1.20.2; later ones after them. As these tables are static, and not constants, they are
+/// in the program once: a constant is copied to where it is used, and each copy is 8 kB that every process of ours has for itself.
 #[rustfmt::skip]
-pub const HAZARDS: &[Hazard] = &[
+pub static HAZARDS: &[Hazard] = &[
     at("enableServer", Serving, Asks::Restart, Absent("true"), SERVE),
     at("staticPodPath", Pods, Asks::Restart, Zero, STATIC),
     at("syncFrequency", Tuning, Asks::Restart, Zeros("\"1m\""), NONE),

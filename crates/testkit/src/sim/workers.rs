@@ -138,9 +138,12 @@ impl Outside {
 
     /// The kubelet that a worker left goes on, if it is there.
     pub fn go_on(&mut self, run: RunId) -> Vec<Input> {
-        self.workers.left = None;
+        let expected = self.workers.left.take().is_some_and(|(_, expected)| expected);
         match self.process.clone().filter(|process| process.stopping.is_none() && self.run_id() == Some(run)) {
-            Some(process) => self.take_over(&process),
+            Some(process) => {
+                self.account.check(Law::GoesOn, !expected, true, String::new); // it is broken where another one is started
+                self.take_over(&process)
+            }
             None => vec![Input::Started(Err("it has ended".to_owned()))],
         }
     }
