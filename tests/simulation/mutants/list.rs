@@ -225,8 +225,8 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::EqualCostsNothing,
         name: "last known good is started anew after its test",
         file: "machine/trial/control_test.rs",
-        original: "let records = Records { phase: Phase::Settled, ..self.records().clone() };",
-        mutated: r"let records = Records { phase: Phase::Settled, ..self.records().clone() };
+        original: "self.propose(records, Proposal::Note, fx);",
+        mutated: r"self.propose(records, Proposal::Note, fx);
                         self.stop(fx);",
     },
     Mutant {
@@ -368,17 +368,17 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Cleared,
         name: "last known good is healthy, and clears the version",
-        file: "machine/trial/rollback.rs",
-        original: r"let records = Records { phase: Phase::Settled, ..self.records().clone() };
-                self.propose(records, Proposal::Note, fx);",
-        mutated: r#"self.clear_version("nothing", fx);"#,
+        file: "machine/trial/control_test.rs",
+        original: r#"log(fx, Level::Info, format!("{active} lives: the fault was with {}", attempt.version));"#,
+        mutated: r#"self.not_to_blame("nothing", fx);
+                        return;"#,
     },
     Mutant {
         law: Law::RetryLater,
         name: "a cleared version is not tried again",
         file: "machine/trial/control_test.rs",
-        original: "is_healthy || !is_ill && self.now.since(since)",
-        mutated: "is_healthy && is_ill && self.now.since(since)",
+        original: "is_healthy || !is_ill && self.now.since(since) >= attempt.retry_wait() + limits::NOT_RECOVERING",
+        mutated: "is_healthy && is_ill",
     },
     Mutant {
         law: Law::Confirms,
@@ -429,8 +429,7 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::Hung,
         name: "a kubelet that waits for a disk hangs",
         file: "machine/hung/step.rs",
-        original: r"self.hung.unresponsive_since = None;
-            self.leave_running(NoRestart::Stalled, fx);",
+        original: "self.leave_running(NoRestart::Stalled, fx);",
         mutated: "self.restart_hung(fx);",
     },
     Mutant {
