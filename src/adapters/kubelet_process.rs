@@ -16,7 +16,7 @@ use self::follow::{Follower, Next};
 use super::inotify::register;
 use crate::machine::Input;
 use crate::machine::model::{Rendered, RunId};
-use crate::monitor::wire::{PROTOCOL, Request, Status, WORKER_FD};
+use crate::monitor::wire::{Child, PROTOCOL, Request, Status, WORKER_FD};
 use crate::monitor::{receive, say};
 use crate::os::fork;
 use crate::os::stderr_relay;
@@ -124,6 +124,14 @@ struct Seen {
     output: Option<File>,
 }
 
+impl Seen {
+    fn note_started(&mut self, kubelet: Option<Child>) {
+        if let Some(kubelet) = kubelet {
+            self.output = output(kubelet.output);
+        }
+    }
+}
+
 impl KubeletProcess {
     /// Follows the monitor's state from this one on, in which its worker begins.
     #[must_use]
@@ -152,9 +160,7 @@ impl KubeletProcess {
     fn advance(&self) {
         let (status, mut seen) = (self.link.status(), self.seen.lock());
         let Next { inputs, requests, started } = seen.follower.advance(&status);
-        if let Some(kubelet) = started {
-            seen.output = output(kubelet.output);
-        }
+        seen.note_started(started);
         for request in &requests {
             self.link.send(request);
         }
@@ -192,9 +198,7 @@ impl ports::Kubelet for KubeletProcess {
     fn go_on(&mut self, run: RunId) -> Vec<Input> {
         let mut seen = self.seen.lock();
         let Next { inputs, started, .. } = seen.follower.go_on(run, &self.link.status());
-        if let Some(kubelet) = started {
-            seen.output = output(kubelet.output);
-        }
+        seen.note_started(started);
         inputs
     }
 

@@ -122,7 +122,7 @@ fn may_run(records: &Records, kubelet: &KubeletId, assigned: &Version) -> bool {
 }
 
 /// True if two versions are known to have one content. A name says nothing of it: what the name stands for may be another
-/// content by now. Of one record, whose content nobody knows yet, there is nothing to compare.
+/// content by now. A version without a known content is the same as itself alone.
 pub(super) fn is_same(one: Option<&Version>, other: Option<&Version>) -> bool {
     let content = one.and_then(|version| version.digest.as_ref());
     one == other || content.is_some() && content == other.and_then(|version| version.digest.as_ref())

@@ -161,7 +161,8 @@ pub struct StateFiles {
     pub restore: bool,
     /// Change nothing: a kubelet runs that may be of another policy.
     pub look: bool,
-    /// CLOCK_BOOTTIME after which nobody waits for it: another kubelet may run by then, so that it is not begun any more.
+    /// CLOCK_BOOTTIME until which the next start waits for the files. The store does not begin later: another kubelet may run by
+    /// then.
     pub until: Duration,
 }
 

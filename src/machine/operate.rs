@@ -348,8 +348,7 @@ pub(crate) fn offline(stored: Stored, command: &Command, now: Moment) -> Result<
 }
 
 fn retry(records: &mut Records) -> Result<String, String> {
-    if let Some(reset) = records.reset.as_mut().filter(|reset| records.assigned.is_none() && reset.failed.is_some()) {
-        (reset.failed, reset.exits) = (None, 0);
+    if records.assigned.is_none() && records.try_local_again() {
         return Ok(format!("the local configuration {}", tried_again(records)));
     }
     let Some(version) = records.assigned.clone() else {

@@ -38,6 +38,12 @@ impl Records {
         Self { assigned: None, last_known_good: None, phase: Phase::Settled, reset, ..self.clone() }
     }
 
+    /// Nothing is held against the local files any more; false if nothing was.
+    pub(super) fn try_local_again(&mut self) -> bool {
+        let failed = self.reset.as_mut().filter(|reset| reset.failed.is_some());
+        failed.map(|reset| (reset.exits, reset.failed) = (0, None)).is_some()
+    }
+
     /// What runs in the place of the local files, while it is known that these do not.
     pub(super) fn in_place_of_local(&self) -> Option<&Version> {
         self.reset.as_ref().filter(|reset| reset.failed.is_some()).map(|reset| &reset.before)
@@ -95,9 +101,10 @@ impl State {
 
     /// They may be others by now.
     pub(super) fn try_local_again(&mut self) {
-        let Some(reset) = self.records().reset.clone().filter(|reset| reset.failed.is_some()) else { return };
-        let reset = Some(Reset { exits: 0, failed: None, ..reset });
-        self.writer.apply_before_write(Records { reset, ..self.records().clone() });
+        let mut records = self.records().clone();
+        if records.try_local_again() {
+            self.writer.apply_before_write(records);
+        }
     }
 
     /// The local files have failed, or are proven.

@@ -109,6 +109,11 @@ impl ConfigSync {
         self.handled.as_ref() == Some(source)
     }
 
+    /// Counts our own failures in a row from zero.
+    fn next_failure(&self) -> u32 {
+        self.retry.map_or(0, |(failures, _)| failures + 1)
+    }
+
     fn resolution(&self, now: Moment) -> Resolution {
         match &self.assignment {
             Assignment::Unknown => Resolution::Nothing,

@@ -17,7 +17,7 @@ mod suspension;
 /// What is seen on the way to a verdict, and need not outlive a reboot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trial {
-    /// The version that was cleared is waited with since then.
+    /// The cleared version waits since then to be tried again.
     waiting_since: Option<Moment>,
     /// A failure that waits for an observation of the node.
     pending: Option<PendingFailure>,

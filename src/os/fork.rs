@@ -216,7 +216,8 @@ pub(crate) fn take_signals(signals: &[Signal]) -> io::Result<SignalFd> {
     Ok(read)
 }
 
-/// Has a copy of this process find something out and write it down; reads do not wait for it. For the time before there are other threads.
+/// Has a copy of this process find something out and write it down; reads do not wait for it. For the time before there are other
+/// threads.
 ///
 /// # Errors
 /// If there is no process or pipe to be had.

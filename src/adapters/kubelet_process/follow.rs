@@ -21,6 +21,13 @@ struct Known {
     pings: u64,
 }
 
+impl Known {
+    /// Nothing of it was told so far.
+    fn of(kubelet: &Child) -> Self {
+        Self { run: kubelet.run, ready: false, pings: 0 }
+    }
+}
+
 /// What the machine was told of the monitor's state, and what it asked for.
 #[derive(Debug, Default)]
 pub(super) struct Follower {
@@ -63,7 +70,7 @@ impl Follower {
             return Next { inputs: vec![Input::Started(result)], ..Next::default() };
         };
         self.former = None;
-        self.known = Some(Known { run: kubelet.run, ready: false, pings: 0 });
+        self.known = Some(Known::of(kubelet));
         let (running, started) = started(kubelet, true);
         let mut inputs = vec![Input::Started(Ok(started))];
         self.follow(status, &mut inputs);
@@ -93,7 +100,7 @@ impl Follower {
         if let Some(result) = wanted {
             (self.wanted, self.former) = (None, None);
             next.started = result.as_ref().ok().map(|(kubelet, _)| *kubelet);
-            self.known = next.started.as_ref().map(|kubelet| Known { run: kubelet.run, ready: false, pings: 0 });
+            self.known = next.started.as_ref().map(Known::of);
             next.inputs.push(Input::Started(result.map(|(_, started)| started)));
         }
         self.follow(status, &mut next.inputs);

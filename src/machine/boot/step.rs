@@ -117,8 +117,6 @@ impl State {
         }
         if !is_successor {
             self.writer.learn(|records| records.started = None);
-        }
-        if !is_successor {
             self.try_local_again();
         }
         let mut records = self.records().clone();

@@ -48,13 +48,13 @@ impl State {
         if !due || !at_rest {
             return;
         }
-        if self.local_files.touched.is_some() && self.is_refused_by_policy() {
-            self.reconsider(); // it may have been for what they said
-        }
-        if self.local_files.touched.is_some() {
+        self.local_files.due = None;
+        if self.local_files.touched.take().is_some() {
+            if self.is_refused_by_policy() {
+                self.reconsider(); // it may have been for what they said
+            }
             self.try_local_again();
         }
-        (self.local_files.due, self.local_files.touched) = (None, None);
         let version = self.active().map(|version| version.source.clone());
         let target = LoadTarget::DryRun(version.filter(|source| !source.is_local_files()));
         let ticket = self.ask(Asker::LocalFiles, limits::LOAD_DEADLINE);

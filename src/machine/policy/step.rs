@@ -108,16 +108,21 @@ impl State {
     }
 
     /// What the policy said of what is about to run.
-    pub(in crate::machine) fn policy_at_start(&mut self, admission: Option<&Admission>, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn policy_at_start(
+        &mut self,
+        version: Option<&Version>,
+        admission: Option<&Admission>,
+        fx: &mut Vec<Effect>,
+    ) {
         if let Some(admission) = admission {
             self.note_policy(&admission.policy, fx);
         }
-        self.note_violation(admission.and_then(Violation::of), fx);
+        self.note_violation(version, admission.and_then(Violation::of), fx);
     }
 
-    fn note_violation(&mut self, forbids: Option<Violation>, fx: &mut Vec<Effect>) {
+    fn note_violation(&mut self, version: Option<&Version>, forbids: Option<Violation>, fx: &mut Vec<Effect>) {
         if let Some(violation) = forbids.as_ref().filter(|_| forbids != self.policy.forbids) {
-            let source = self.running().version.as_ref().map(|version| &version.source);
+            let source = version.map(|version| &version.source);
             fx.push(Effect::Emit(events::forbidden(source, violation)));
         }
         self.policy.forbids = forbids;
@@ -150,7 +155,8 @@ impl State {
             Err(RenderError::Policy(why)) => Some(Violation { why, starts: false }),
             Err(_) => return,
         };
-        self.note_violation(forbids, fx);
+        let version = self.active().cloned();
+        self.note_violation(version.as_ref(), forbids, fx);
     }
 
     /// True until the policy was read for the first time: a kubelet that is gone on with was started by another worker.

@@ -22,7 +22,7 @@ impl State {
         rendered: Option<Rendered>,
         fx: &mut Vec<Effect>,
     ) {
-        let admission = rendered.as_ref().map(|rendered| rendered.admission.clone());
+        self.policy_at_start(version.as_ref(), rendered.as_ref().map(|rendered| &rendered.admission), fx);
         let before = (&self.process.running.version, &self.process.running.digest);
         let given = rendered.clone().filter(|_| version.is_some()).map(Box::new);
         let next = rendered.map_or_else(RunningConfig::default, |rendered| RunningConfig::new(version, rendered));
@@ -41,7 +41,6 @@ impl State {
         (self.process.exited, self.process.hung) = (false, false);
         self.forget_last_run();
         self.process.running = next;
-        self.policy_at_start(admission.as_ref(), fx);
         let another = self.process.started.replace(self.process.kubelet_id.clone());
         if another.is_some_and(|before| before != self.process.kubelet_id) {
             self.reconsider(); // what failed with the binary before may work with this one

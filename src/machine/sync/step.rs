@@ -126,15 +126,13 @@ impl State {
 
     /// Our own trouble: it is said, and tried again after a pause.
     pub(in crate::machine) fn postpone(&mut self, why: String) {
-        let failures = self.sync.retry.map_or(0, |(failures, _)| failures + 1);
-        let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures);
+        let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.sync.next_failure());
         self.postpone_until(why, later(self.now, pause));
     }
 
     /// The same, until that time.
     pub(in crate::machine) fn postpone_until(&mut self, why: String, until: Moment) {
         self.sync_failed(SyncError::Internal, why);
-        let failures = self.sync.retry.map_or(0, |(failures, _)| failures + 1);
-        self.sync.retry = Some((failures, until));
+        self.sync.retry = Some((self.sync.next_failure(), until));
     }
 }

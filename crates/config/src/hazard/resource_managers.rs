@@ -157,4 +157,17 @@ mod tests {
             prop_assert!(key.chars().all(|c| c.is_ascii_alphanumeric() || "=._-".contains(c)), "{}", key);
         }
     }
+
+    #[test]
+    fn a_key_fits_the_files_of_its_own_policies_alone() {
+        for (cpu, memory) in [("none", "None"), ("static", "None"), ("none", "Static"), ("static", "Static")] {
+            let key = policy_key(&json!({"cpuManagerPolicy": cpu, "memoryManagerPolicy": memory}));
+            assert!(fits_policy(&key, Some(cpu), Some(memory)) && fits_policy(&key, None, None), "{key}");
+            assert!(fits_policy(&key_of_found(Some(cpu), Some(memory)), Some(cpu), Some(memory)));
+            let (other_cpu, other_memory) =
+                (if cpu == "none" { "static" } else { "none" }, if memory == "None" { "Static" } else { "None" });
+            assert!(!fits_policy(&key, Some(other_cpu), Some(memory)), "{key}");
+            assert!(!fits_policy(&key, None, Some(other_memory)), "{key}");
+        }
+    }
 }
