@@ -104,7 +104,7 @@ impl State {
 
     /// Why what was loaded is not started. What is on record was admitted once, so it takes a policy that can be read.
     pub(in crate::machine) fn forbids_start(rendered: &Rendered) -> Option<String> {
-        rendered.admission.refused.clone()
+        Violation::of(&rendered.admission).filter(|violation| !violation.starts).map(|violation| violation.why)
     }
 
     /// What the policy said of what is about to run.

@@ -323,8 +323,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::PolicyHolds,
         name: "what the policy refuses is admitted",
-        file: "machine/policy/step.rs",
-        original: "rendered.admission.refused.clone()",
+        file: "machine/policy.rs",
+        original: "admission.refused.clone().map(|why| Self { why, starts: false })",
         mutated: "None",
     },
     Mutant {
