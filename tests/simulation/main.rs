@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! cargo test --test simulation                               worlds that once failed, and half a million steps
-//! SIM_TARGET=10000000 cargo test --test simulation           ten million, as CI does
+//! SIM_TARGET=4000000 cargo test --test simulation            four million, as CI does
 //! SIM_COMMIT=$(git rev-parse HEAD) cargo test … simulation   other worlds with every commit
 //! SIM_SEED=7 [SIM_STEPS=3000] cargo test … simulation        one world, and what happened in it
 //! SIM_SURVEY=500 cargo test … simulation                     which laws so many worlds break
