@@ -100,7 +100,10 @@ fn told(error: &RenderError) -> u8 {
             println!("rejected: {why}");
             REJECTED
         }
-        RenderError::Checkpoint(why) | RenderError::Internal(why) | RenderError::Unfinished(why) => {
+        RenderError::Checkpoint(why)
+        | RenderError::Internal(why)
+        | RenderError::Unfinished(why)
+        | RenderError::NoAnswer(why) => {
             println!("could not tell: {why}");
             UNKNOWN
         }

@@ -1,15 +1,22 @@
 //! Questions to the outside that have no answer yet, in one table: who asked, the ticket, until when the answer is waited for.
 //!
-//! - Each asker has one question. The next one takes its place, and what answers the one before counts for nobody.
-//! - An answer is looked up once, by [`State::step`](super::State::step), and goes to the one who asked.
-//! - Nobody waits without an end. Most questions have a deadline here. The record is asked for again when `Reading` says so, an
-//!   observation when `Health` does; a change stops waiting for streams when its own patience is over.
+//! | an answer | counts |
+//! |---|---|
+//! | in time | for the one who asked, once: [`State::step`](super::State::step) looks it up |
+//! | not there at the deadline | as [`Effect::unanswered`] has it: slow, lost and failed are one path |
+//! | after that, or to a question that another one of the same asker has replaced | for nobody |
+//!
+//! - Each asker has one question. After each answer that did not come in time the next one is waited for twice as long, up to
+//!   eight times as long: a disk that always takes a second too long is a slow disk, and no broken one. That ends with an answer
+//!   that needs no more than the usual time. A start that the node waits for is no such question.
+//! - Nobody waits without an end. The record is asked for again when `Reading` says so, an observation when `Health` does; a
+//!   change stops waiting for streams when its own patience is over.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::io::Ticket;
-use super::model::Moment;
+use super::io::{Effect, Input, Ticket};
+use super::model::{Moment, later};
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,11 +65,17 @@ impl Observation {
     pub(super) const ALL: [Self; 4] = [Self::Healthz, Self::Environment, Self::Lease, Self::Pods];
 }
 
-/// A question; with `None` it is not given up, but asked anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// So often the patience doubles.
+const DOUBLINGS: u32 = 3;
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Question {
     ticket: Ticket,
-    until: Option<Moment>,
+    /// An answer is usually there by then.
+    usually: Moment,
+    /// When it counts as unanswered, and the answer of then; `None`: it is asked anew by whoever asked.
+    unanswered: Option<(Moment, Input)>,
 }
 
 /// All of them.
@@ -70,27 +83,63 @@ struct Question {
 pub(super) struct Asks {
     last: Ticket,
     open: BTreeMap<Asker, Question>,
+    /// Answers in a row that did not come in time.
+    late: BTreeMap<Asker, u32>,
 }
 
 impl Asks {
-    /// The ticket of a new question.
-    pub(super) fn ask(&mut self, asker: Asker, until: Option<Moment>) -> Ticket {
+    /// A new question, and what is to be done for it.
+    pub(super) fn ask(
+        &mut self,
+        asker: Asker,
+        now: Moment,
+        patience: Duration,
+        request: impl FnOnce(Ticket) -> Effect,
+    ) -> Effect {
+        let late = self.late.get(&asker).copied().unwrap_or_default().min(DOUBLINGS);
+        let (usually, patience) = (later(now, patience), patience.saturating_mul(1 << late));
         self.last += 1;
-        self.open.insert(asker, Question { ticket: self.last, until });
+        let effect = request(self.last);
+        let unanswered = effect.unanswered(patience).map(|answer| (later(now, patience), answer));
+        self.open.insert(asker, Question { ticket: self.last, usually, unanswered });
+        effect
+    }
+
+    /// One that whoever asks gives up.
+    pub(super) fn ask_for_ever(&mut self, asker: Asker, now: Moment) -> Ticket {
+        self.last += 1;
+        self.open.insert(asker, Question { ticket: self.last, usually: now, unanswered: None });
         self.last
     }
 
     /// Who waits for this answer, and has it now.
-    pub(super) fn answered(&mut self, ticket: Ticket) -> Option<Asker> {
+    pub(super) fn answered(&mut self, ticket: Ticket, now: Moment) -> Option<Asker> {
         let asker = self.open.iter().find(|(_, question)| question.ticket == ticket).map(|(asker, _)| *asker)?;
-        self.open.remove(&asker);
+        let question = self.open.remove(&asker)?;
+        if now <= question.usually {
+            self.late.remove(&asker);
+        }
         Some(asker)
     }
 
-    /// The ticket of a question whose time is over: its answer counts for nobody.
-    pub(super) fn give_up(&mut self, asker: Asker, now: Moment) -> Option<Ticket> {
-        let until = self.open.get(&asker)?.until?;
-        if now < until { None } else { self.open.remove(&asker).map(|question| question.ticket) }
+    /// A question whose time is over, and what counts as its answer.
+    pub(super) fn unanswered(&mut self, now: Moment) -> Option<(Asker, Input)> {
+        let is_over =
+            |(_, question): &(&Asker, &Question)| question.unanswered.as_ref().is_some_and(|(until, _)| now >= *until);
+        let asker = self.open.iter().find(is_over).map(|(asker, _)| *asker)?;
+        let (_, answer) = self.open.remove(&asker)?.unanswered?;
+        if !matches!(asker, Asker::Start | Asker::HungProbe) {
+            let late = self.late.entry(asker).or_default();
+            *late = late.saturating_add(1);
+        }
+        Some((asker, answer))
+    }
+
+    /// The answer is waited for no longer than this.
+    pub(super) fn hurry(&mut self, asker: Asker, latest: Moment) {
+        if let Some((until, _)) = self.open.get_mut(&asker).and_then(|question| question.unanswered.as_mut()) {
+            *until = latest.min(*until);
+        }
     }
 
     /// Its answer counts for nobody.
@@ -113,11 +162,6 @@ impl Asks {
     }
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.open.values().filter_map(|question| question.until));
+        due.extend(self.open.values().filter_map(|question| question.unanswered.as_ref()).map(|(until, _)| *until));
     }
-}
-
-/// What is told of one that was given up.
-pub(super) fn no_answer(within: Duration) -> String {
-    format!("no answer within {} s", within.as_secs())
 }

@@ -145,6 +145,11 @@ impl Input {
     }
 }
 
+/// What is told of a question that was given up.
+pub(super) fn no_answer(within: Duration) -> String {
+    format!("no answer within {} s", within.as_secs())
+}
+
 /// Why a ConfigMap cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchError {
@@ -198,6 +203,24 @@ pub enum Effect {
     PingWatchdog,
     /// End the supervisor.
     Quit,
+}
+
+impl Effect {
+    /// What counts as the answer to this question if none comes within that time; `None`: it is no question.
+    pub(super) fn unanswered(&self, within: Duration) -> Option<Input> {
+        let why = no_answer(within);
+        Some(match self {
+            Self::Store(request) => return request.unanswered(why),
+            Self::Preflight(ticket, ..) => Input::PreflightDone(*ticket, Verdict::Inconclusive(why)),
+            Self::Probe(ticket, _) => Input::Probed(*ticket, false),
+            Self::Fetch(ticket, _) => Input::ConfigMapFetched(*ticket, Err(FetchError { why, definite: false })),
+            Self::Query(ticket, Query::Lease) => Input::LeaseObserved(*ticket, LeaseObservation::Unreachable(why)),
+            Self::Query(ticket, Query::Pods) => Input::PodsObserved(*ticket, None),
+            Self::Query(ticket, Query::Environment(_)) => Input::EnvironmentObserved(*ticket, Environment::default()),
+            Self::Query(ticket, Query::Streams(..)) => Input::StreamsObserved(*ticket, None),
+            _ => return None,
+        })
+    }
 }
 
 /// What becomes of a kubelet that found a candidate valid.
@@ -268,6 +291,22 @@ impl StoreOperation {
 }
 
 impl StoreRequest {
+    /// What counts as its answer if the store gives none.
+    fn unanswered(&self, why: String) -> Option<Input> {
+        Some(match self {
+            Self::Record(ticket, _) => Input::Recorded(*ticket, Err(why)),
+            Self::Save(ticket, ..) => Input::Saved(*ticket, Err(why)),
+            Self::Load(ticket, _) => {
+                Input::Loaded(*ticket, KubeletId::default(), Err(RenderError::NoAnswer(format!("the store: {why}"))))
+            }
+            Self::Verify(ticket, _) => {
+                Input::Verified(*ticket, Verification { is_partial: true, ..Verification::default() })
+            }
+            Self::SwapStateFiles(ticket, _) => Input::StateFilesSwapped(*ticket, Err(why)),
+            _ => return None,
+        })
+    }
+
     /// What the disk does for it.
     #[must_use]
     pub fn operation(&self) -> StoreOperation {

@@ -28,7 +28,7 @@ pub(super) struct Launch {
     learning: Learning,
     /// The kubelet's state files are in order for this policy.
     policy: Option<String>,
-    /// What was started in this life, or is to be, the latest first: where it lies is known.
+    /// What was loaded in this life, to be started or too late for that, the latest first: where it lies is known.
     known: Vec<(Version, Rendered)>,
 }
 
@@ -107,11 +107,12 @@ impl Launch {
         self.late.truncate(limits::UNUSABLE_KEPT);
     }
 
-    /// The store gave what was not waited for any more.
-    pub(super) fn loaded_late(&mut self, ticket: Ticket, now: Moment) {
+    /// The store gave what was not waited for any more: the next start need not wait for it.
+    pub(super) fn loaded_late(&mut self, ticket: Ticket, rendered: &Rendered, now: Moment) {
         let known = self.late.iter().position(|(of, _)| *of == ticket);
         if let Some((_, version)) = known.map(|at| self.late.swap_remove(at)) {
             self.unusable.could_be_read(&version, now);
+            self.note_known(version, rendered.clone());
         }
     }
 

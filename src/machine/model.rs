@@ -251,6 +251,9 @@ pub enum RenderError {
     /// The node's policy refuses it as it is, unread.
     #[error("{0}")]
     Policy(String),
+    /// The store gave no answer in time: it may be slow.
+    #[error("{0}")]
+    NoAnswer(String),
 }
 
 /// What the store was found to be.

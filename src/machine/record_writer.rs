@@ -4,7 +4,7 @@
 //! count of its tries, what is left of a wait for a confirmation and that a version was not to blame count at once, and are
 //! written as soon as the disk takes them.
 
-use super::asks::{Asker, Asks, no_answer};
+use super::asks::{Asker, Asks};
 use super::io::{Effect, StoreRequest, log};
 use super::limits;
 use super::model::{Moment, later};
@@ -155,19 +155,11 @@ impl RecordWriter {
         now: Moment,
         fx: &mut Vec<Effect>,
     ) {
-        let ticket = asks.ask(Asker::Writer, Some(later(now, limits::STORE_DEADLINE)));
-        fx.push(Effect::Store(StoreRequest::Record(ticket, Box::new(records.clone()))));
+        let written = Box::new(records.clone());
+        let request = |ticket| Effect::Store(StoreRequest::Record(ticket, written));
+        fx.push(asks.ask(Asker::Writer, now, limits::STORE_DEADLINE, request));
         self.write = Some(Write { records, proposed, holds_start_until: later(now, limits::LOAD_DEADLINE) });
         self.overtaken = false;
-    }
-
-    /// Writes what is due. Gives a proposal whose write had no answer in time.
-    pub(super) fn tick(&mut self, asks: &mut Asks, now: Moment, fx: &mut Vec<Effect>) -> Option<Outcome> {
-        if asks.give_up(Asker::Writer, now).is_some() && self.write.is_some() {
-            return self.recorded(Err(no_answer(limits::STORE_DEADLINE)), now, fx);
-        }
-        self.write(asks, now, fx);
-        None
     }
 
     /// Writes what counts and is not durable, if nothing is in the way of that.

@@ -12,7 +12,7 @@ use super::io::{Effect, Input, StoreRequest, Ticket, log};
 use super::ladder::{is_same, refusal};
 use super::launch::Launch;
 use super::local_files::LocalFiles;
-use super::model::{ConfigError, KubeletId, Moment, later};
+use super::model::{ConfigError, KubeletId, LoadTarget, Moment};
 use super::policy::Policy;
 use super::preflight::OnRequest;
 use super::process::Process;
@@ -99,14 +99,17 @@ impl State {
         self.advance(now);
         if let Input::Loaded(ticket, id, result) = &input {
             self.process.note_kubelet(id.clone());
-            if result.is_ok() {
-                self.launch.loaded_late(*ticket, now); // maybe nobody waits for it any more
+            if let Ok(rendered) = result {
+                self.launch.loaded_late(*ticket, rendered, now); // maybe nobody waits for it any more
             }
         }
-        match input.ticket().map(|ticket| self.asks.answered(ticket)) {
+        match input.ticket().map(|ticket| self.asks.answered(ticket, self.now)) {
             None => self.note(input, &mut fx),
             Some(Some(asker)) => self.answer(asker, input, &mut fx),
             Some(None) => {} // nobody waits for it
+        }
+        while let Some((asker, answer)) = self.asks.unanswered(self.now) {
+            self.answer(asker, answer, &mut fx);
         }
         self.count_trial(&mut fx); // as the input left it: it may be over within this step
         self.reconcile(&mut fx);
@@ -180,7 +183,7 @@ impl State {
             (Asker::Policy, Input::Loaded(_, _, result)) => self.policy_judged(result, fx),
             (Asker::LocalFiles, Input::Loaded(_, _, result)) => self.local_files_read(result, fx),
             (Asker::Learning, Input::Loaded(_, _, result)) => self.learned(result),
-            (Asker::Start, Input::Loaded(_, _, result)) => self.next_loaded(result, fx),
+            (Asker::Start, Input::Loaded(ticket, _, result)) => self.next_loaded(ticket, result, fx),
             (Asker::Start, Input::PreflightDone(_, verdict)) => self.next_verdict(verdict, fx),
             (Asker::Start, Input::StateFilesSwapped(_, result)) => self.state_files_swapped(result, fx),
             (Asker::Change, Input::Saved(_, result)) => self.checkpoint_saved(result, fx),
@@ -270,9 +273,7 @@ impl State {
         if *self.process.kubelet() == Kubelet::NotBegun {
             return; // what is on record is not known yet
         }
-        if let Some((proposal, result)) = self.writer.tick(&mut self.asks, self.now, fx) {
-            self.recorded(proposal, result, fx);
-        }
+        self.writer.write(&mut self.asks, self.now, fx);
     }
 
     /// Has these records written; what follows is done by [`Self::recorded`].
@@ -293,17 +294,23 @@ impl State {
         }
     }
 
-    /// The ticket of a question that is asked now.
-    pub(super) fn ask(&mut self, asker: Asker, patience: Duration) -> Ticket {
-        self.asks.ask(asker, Some(later(self.now, patience)))
+    /// Asks; the answer counts if it comes within that time.
+    pub(super) fn ask(
+        &mut self,
+        asker: Asker,
+        patience: Duration,
+        fx: &mut Vec<Effect>,
+        request: impl FnOnce(Ticket) -> Effect,
+    ) {
+        fx.push(self.asks.ask(asker, self.now, patience, request));
     }
 
-    /// Gives the question up, if its time is over; true then.
-    pub(super) fn give_up_overdue(&mut self, asker: Asker) -> bool {
-        self.asks.give_up(asker, self.now).is_some()
+    /// Has the store load this.
+    pub(super) fn ask_load(&mut self, asker: Asker, target: LoadTarget, patience: Duration, fx: &mut Vec<Effect>) {
+        self.ask(asker, patience, fx, |ticket| Effect::Store(StoreRequest::Load(ticket, target)));
     }
 
-    /// True if the time has come to ask, and the question before is answered or given up.
+    /// True if the time has come to ask, and the question before is answered.
     pub(super) fn is_time_to_ask(&self, asker: Asker, due: Option<Moment>) -> bool {
         !self.asks.is_open(asker) && due.is_some_and(|due| self.now >= due)
     }

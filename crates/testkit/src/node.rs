@@ -458,6 +458,7 @@ impl Node {
             self.now += Duration::from_secs(1);
             self.wall_nanos = self.wall_nanos.wrapping_add(1_000_000_000);
             self.hear();
+            self.serve_slow();
             if self.kill_at.is_some_and(|at| self.now >= at) && self.end_process() {
                 self.step(Input::Exited(Exit::Signal(9)));
             }

@@ -1,9 +1,9 @@
 //! What is done with the records once they are read.
 
 use super::Reading;
-use crate::machine::asks::{Asker, no_answer};
+use crate::machine::asks::Asker;
 use crate::machine::evidence::Failure;
-use crate::machine::io::{Effect, StoreRequest, log};
+use crate::machine::io::{Effect, StoreRequest, log, no_answer};
 use crate::machine::model::{Beginning, KubeletId, later};
 use crate::machine::record_writer::RecordWriter;
 use crate::machine::records::{ConfirmationWait, Phase, RecordFile, Records, Stored};
@@ -30,7 +30,8 @@ impl State {
     }
 
     fn read_records(&mut self, fx: &mut Vec<Effect>) {
-        let ticket = self.asks.ticket(Asker::Records).unwrap_or_else(|| self.asks.ask(Asker::Records, None));
+        let ticket =
+            self.asks.ticket(Asker::Records).unwrap_or_else(|| self.asks.ask_for_ever(Asker::Records, self.now));
         let patience = match self.process.kubelet() {
             Kubelet::NotBegun if self.reading.at.is_none() => limits::LOAD_DEADLINE,
             _ => limits::STORE_DEADLINE,

@@ -1,7 +1,7 @@
 //! The change goes on, stage by stage.
 
 use super::{Change, Inquiry, Stage};
-use crate::machine::asks::{Asker, no_answer};
+use crate::machine::asks::Asker;
 use crate::machine::evidence::Signal;
 use crate::machine::io::{Effect, StoreRequest, log};
 use crate::machine::model::{ConfigError, LoadTarget, Moment, RenderError, Rendered, Verdict, later};
@@ -19,7 +19,6 @@ use std::sync::Arc;
 impl State {
     /// Begins the change that is due, if one is and now is the time, and goes on with the one under way.
     pub(in crate::machine) fn tick_change(&mut self, fx: &mut Vec<Effect>) {
-        self.time_out_change(fx);
         let held = self.is_held();
         if held && !self.is_change_recording() {
             self.change = None;
@@ -90,20 +89,6 @@ impl State {
         self.postpone_until(why, until);
     }
 
-    fn time_out_change(&mut self, fx: &mut Vec<Effect>) {
-        if !self.give_up_overdue(Asker::Change) {
-            return;
-        }
-        match &self.change {
-            // As one that fails: what runs next is the launch's trouble.
-            Some(Change { stage: Stage::Loading, source: None, .. }) => self.record_reset(fx),
-            Some(Change { stage: Stage::Saving | Stage::Loading, .. }) => {
-                self.give_up_change(format!("the store: {}", no_answer(limits::STORE_DEADLINE)));
-            }
-            _ => self.change_verdict(Verdict::Inconclusive(no_answer(limits::PREFLIGHT_DEADLINE)), fx),
-        }
-    }
-
     /// True if an operator lets no change in.
     pub(in crate::machine) fn is_held(&self) -> bool {
         self.records().pin.is_some() || self.records().frozen
@@ -133,8 +118,7 @@ impl State {
         if self.active().is_none() {
             return self.record_reset(fx);
         }
-        let ticket = self.ask(Asker::Change, limits::STORE_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(ticket, LoadTarget::Local)));
+        self.ask_load(Asker::Change, LoadTarget::Local, limits::STORE_DEADLINE, fx);
         self.change = Some(Change::new(None, Stage::Loading, None, self.now));
     }
 
@@ -171,8 +155,10 @@ impl State {
         self.pending.applying_since.get_or_insert(self.now);
         let stage = match payload {
             Some(payload) => {
-                let ticket = self.ask(Asker::Change, limits::STORE_DEADLINE);
-                fx.push(Effect::Store(StoreRequest::Save(ticket, source.clone(), payload)));
+                let of = source.clone();
+                self.ask(Asker::Change, limits::STORE_DEADLINE, fx, |ticket| {
+                    Effect::Store(StoreRequest::Save(ticket, of, payload))
+                });
                 Stage::Saving
             }
             None => self.load_change(&source, fx),
@@ -182,8 +168,7 @@ impl State {
     }
 
     fn load_change(&mut self, source: &Source, fx: &mut Vec<Effect>) -> Stage {
-        let ticket = self.ask(Asker::Change, limits::STORE_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(ticket, LoadTarget::Source(source.clone()))));
+        self.ask_load(Asker::Change, LoadTarget::Source(source.clone()), limits::STORE_DEADLINE, fx);
         Stage::Loading
     }
 
@@ -208,9 +193,8 @@ impl State {
 
     /// Has the kubelet judge a candidate.
     pub(super) fn preflight_change(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
-        let ticket = self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE);
-        let afterwards = self.afterwards(&rendered);
-        fx.push(Effect::Preflight(ticket, rendered.clone(), afterwards));
+        let (afterwards, judged) = (self.afterwards(&rendered), rendered.clone());
+        self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE, fx, |ticket| Effect::Preflight(ticket, judged, afterwards));
         self.set_change_stage(Stage::Preflight(Box::new(rendered)));
     }
 
@@ -245,7 +229,9 @@ impl State {
                 self.download_again(fx);
                 self.give_up_change(why);
             }
-            Err(RenderError::Internal(why) | RenderError::Unfinished(why)) => self.give_up_change(why),
+            Err(RenderError::Internal(why) | RenderError::Unfinished(why) | RenderError::NoAnswer(why)) => {
+                self.give_up_change(why);
+            }
             Err(RenderError::Policy(why)) => self.refuse_unread(&source, &why, fx),
         }
     }

@@ -34,9 +34,6 @@ impl State {
 
     /// Has the store verified, while a kubelet runs and the record is at rest.
     pub(in crate::machine) fn tick_drift(&mut self, fx: &mut Vec<Effect>) {
-        if self.give_up_overdue(Asker::Drift) {
-            self.drift.due = Some(later(self.now, limits::VERIFY_RETRY));
-        }
         let due = self.is_time_to_ask(Asker::Drift, self.drift.due);
         let at_rest = self.process.run().is_some()
             && self.writer.is_idle()
@@ -47,8 +44,9 @@ impl State {
         }
         let versions: BTreeSet<Version> = self.writer.all().flat_map(Records::versions).cloned().collect();
         self.drift.due = None;
-        let ticket = self.ask(Asker::Drift, limits::STORE_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Verify(ticket, versions)));
+        self.ask(Asker::Drift, limits::STORE_DEADLINE, fx, |ticket| {
+            Effect::Store(StoreRequest::Verify(ticket, versions))
+        });
     }
 
     /// What was found, which is told once.

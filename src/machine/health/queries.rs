@@ -44,7 +44,7 @@ impl State {
 
     /// Asks the kubelet's healthz.
     pub(in crate::machine) fn probe(&mut self, target: HealthzTarget, fx: &mut Vec<Effect>) {
-        let ticket = self.asks.ask(Asker::Observed(Observation::Healthz), None);
+        let ticket = self.asks.ask_for_ever(Asker::Observed(Observation::Healthz), self.now);
         fx.push(Effect::Probe(ticket, target));
     }
 
@@ -64,7 +64,7 @@ impl State {
             }
             Query::Streams(..) => Observation::Streams,
         };
-        fx.push(Effect::Query(self.asks.ask(Asker::Observed(observation), None), query));
+        fx.push(Effect::Query(self.asks.ask_for_ever(Asker::Observed(observation), self.now), query));
     }
 
     /// Asks whatever is due to be asked.

@@ -5,7 +5,7 @@ use crate::machine::asks::Asker;
 use crate::machine::evidence::{Failure, Query, Signal};
 use crate::machine::io::{Effect, StoreRequest, log};
 use crate::machine::model::{Moment, RenderError, Rendered, later};
-use crate::machine::records::Phase;
+use crate::machine::records::{Phase, Version};
 use crate::machine::{Level, State, events, limits};
 use std::time::Duration;
 
@@ -26,12 +26,8 @@ impl State {
         };
         self.hung.observe_process(started, now);
         self.note_sign_of_life();
-        self.give_up_overdue(Asker::HungProbe); // another question took its place: that says nothing
         if self.hung.observing.take_if(|until| now >= *until).is_some() {
             self.leave_running(NoRestart::Unobserved, fx);
-        }
-        if self.give_up_overdue(Asker::HungLoad) {
-            self.leave_running(NoRestart::Stalled, fx);
         }
         if self.hung.next_observation.is_none_or(|at| now < at) {
             return;
@@ -87,7 +83,7 @@ impl State {
     fn probe_liveness(&mut self, fx: &mut Vec<Effect>) {
         let asks = self.asks.is_open(Asker::HungProbe) || self.is_observing() || self.is_asking_healthz();
         if let Some(target) = self.running().healthz.clone().filter(|_| !asks) {
-            fx.push(Effect::Probe(self.ask(Asker::HungProbe, 2 * limits::PROBE_TIMEOUT), target));
+            self.ask(Asker::HungProbe, 2 * limits::PROBE_TIMEOUT, fx, |ticket| Effect::Probe(ticket, target));
         }
     }
 
@@ -139,14 +135,17 @@ impl State {
             None if self.has_pinged() || !self.may_restart_hung() => {}
             None => {
                 fx.push(Effect::Store(StoreRequest::ProbeDisk));
-                self.ask_load(Asker::HungLoad, self.desired().as_ref(), fx);
+                let target = Version::load_target(self.desired().as_ref());
+                self.ask_load(Asker::HungLoad, target, limits::LOAD_DEADLINE, fx);
             }
         }
     }
 
     /// What would be started was loaded.
     pub(in crate::machine) fn hung_loaded(&mut self, result: &Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
-        if result.is_err() && self.desired().is_some() {
+        if matches!(result, Err(RenderError::NoAnswer(_))) {
+            self.leave_running(NoRestart::Stalled, fx);
+        } else if result.is_err() && self.desired().is_some() {
             self.leave_running(NoRestart::Unreadable, fx);
         } else if result.as_ref().is_ok_and(|rendered| Self::forbids_start(rendered).is_some()) {
             self.leave_running(NoRestart::Forbidden, fx);

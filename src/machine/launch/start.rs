@@ -67,12 +67,13 @@ impl State {
         };
         let attempt = self.records().phase.trial().map(|attempt| &attempt.version);
         let restore = version.is_none() || version.as_ref() != attempt;
-        let ticket = self.ask(Asker::Start, limits::LOAD_DEADLINE);
         // A kubelet that the monitor started by itself may run with them: that ends first, if they are another policy's.
         let look = self.process.former().is_some();
         let until = later(self.now, limits::LOAD_DEADLINE).boot;
         let state_files = StateFiles { policy: policy.clone(), restore, look, until };
-        fx.push(Effect::Store(StoreRequest::SwapStateFiles(ticket, state_files)));
+        self.ask(Asker::Start, limits::LOAD_DEADLINE, fx, |ticket| {
+            Effect::Store(StoreRequest::SwapStateFiles(ticket, state_files))
+        });
         self.launch.policy = Some(policy);
         self.set_stage(Stage::Swapping(rendered));
     }

@@ -1,8 +1,8 @@
 //! What is desired is compared with what runs, and the next start prepared.
 
 use super::{Learning, Next, Stage};
-use crate::machine::asks::{Asker, no_answer};
-use crate::machine::io::{Afterwards, Effect, StoreRequest, log};
+use crate::machine::asks::Asker;
+use crate::machine::io::{Afterwards, Effect, Ticket, log};
 use crate::machine::ladder::{Unusable, desired, is_same};
 use crate::machine::model::{ConfigError, LoadTarget, RenderError, Rendered, Verdict, later};
 use crate::machine::records::{Started, Version};
@@ -20,14 +20,11 @@ impl State {
         if !self.launch.is_learning(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
             return;
         }
-        if self.give_up_overdue(Asker::Learning) {
-            self.launch.learning = Learning::Done;
-        } else if self.launch.learning == Learning::Open {
+        if self.launch.learning == Learning::Open {
             let proven = self.records().last_known_good.clone();
             let source = proven.as_ref().map(|version| version.source.clone());
             let target = source.map_or(LoadTarget::Local, LoadTarget::Source);
-            let ticket = self.ask(Asker::Learning, limits::LOAD_DEADLINE);
-            fx.push(Effect::Store(StoreRequest::Load(ticket, target)));
+            self.ask_load(Asker::Learning, target, limits::LOAD_DEADLINE, fx);
             self.launch.learning = Learning::Asked(proven);
         }
     }
@@ -79,7 +76,6 @@ impl State {
         if self.launch.next.as_ref().is_none_or(|next| next.version != desired) && !self.is_better_left(&desired) {
             self.load(desired, fx);
         }
-        self.time_out(fx);
         if let Some(Next { version, stage: Stage::Ready(rendered), announced }) = self.launch.next.clone() {
             self.stop_or_start(version, rendered, announced, fx);
         }
@@ -124,15 +120,19 @@ impl State {
         failed && !self.launch.is_idle() && matches!(self.process.kubelet(), Kubelet::Waiting { .. })
     }
 
-    /// Asks for what a start would be given.
-    pub(in crate::machine) fn ask_load(&mut self, asker: Asker, version: Option<&Version>, fx: &mut Vec<Effect>) {
-        let ticket = self.ask(asker, limits::LOAD_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(ticket, Version::load_target(version))));
+    fn load(&mut self, version: Option<Version>, fx: &mut Vec<Effect>) {
+        // While a kubelet runs there is time for a slow answer.
+        let runs = self.process.run().is_some() || self.process.former().is_some();
+        let patience = if runs { limits::STORE_DEADLINE } else { limits::LOAD_DEADLINE };
+        self.ask_load(Asker::Start, Version::load_target(version.as_ref()), patience, fx);
+        self.launch.next = Some(Next { version, stage: Stage::Loading, announced: false });
     }
 
-    fn load(&mut self, version: Option<Version>, fx: &mut Vec<Effect>) {
-        self.ask_load(Asker::Start, version.as_ref(), fx);
-        self.launch.next = Some(Next { version, stage: Stage::Loading, announced: false });
+    /// No kubelet runs any more: the next load is waited for no longer than at any other start.
+    pub(in crate::machine) fn hurry_next(&mut self) {
+        if matches!(&self.launch.next, Some(Next { stage: Stage::Loading, .. })) {
+            self.asks.hurry(Asker::Start, later(self.now, limits::LOAD_DEADLINE));
+        }
     }
 
     pub(super) fn set_stage(&mut self, stage: Stage) {
@@ -141,46 +141,36 @@ impl State {
         }
     }
 
-    /// A question that got no answer in time does not keep the kubelet down.
-    fn time_out(&mut self, fx: &mut Vec<Effect>) {
-        let Some(next) = self.launch.next.clone() else { return };
-        let version = next.version.clone();
-        if next.stage == Stage::Loading && self.process.former().is_some() {
-            return; // while another kubelet runs there is time for a slow answer
+    /// The store gave no answer to a load: that does not keep the kubelet down.
+    fn next_unanswered(&mut self, ticket: Ticket, version: Option<&Version>, why: &str, fx: &mut Vec<Effect>) {
+        if let Some(version) = version {
+            self.launch.note_late(ticket, version.clone());
         }
-        let Some(ticket) = self.asks.give_up(Asker::Start, self.now) else { return };
-        match next.stage {
-            Stage::Loading => {
-                if let Some(version) = &version {
-                    self.launch.note_late(ticket, version.clone());
-                }
-                let why = format!("the store: {}", no_answer(limits::LOAD_DEADLINE));
-                let known = self.launch.known.iter().find(|(known, _)| is_same(Some(known), version.as_ref())).cloned();
-                match (known, &version) {
-                    // It was verified before in this life, and its path is known.
-                    (Some((_, rendered)), _) => {
-                        self.ask_policy(); // once it runs
-                        self.set_stage(Stage::Ready(Some(Box::new(rendered))));
-                    }
-                    (None, Some(version)) => self.cannot_use(version, ConfigError::Internal, &why, fx),
-                    (None, None) => {
-                        log(fx, Level::Warn, format!("the local configuration cannot be read: {why}"));
-                        self.set_stage(Stage::Ready(None));
-                    }
-                }
+        let known = self.launch.known.iter().find(|(known, _)| is_same(Some(known), version)).cloned();
+        match (known, version) {
+            // It was verified before in this life, and its path is known.
+            (Some((_, rendered)), _) => {
+                self.ask_policy(); // once it runs
+                self.next_loaded(ticket, Ok(rendered), fx);
             }
-            Stage::Preflight(_) => {
-                self.next_verdict(Verdict::Inconclusive(no_answer(limits::LAUNCH_PREFLIGHT_DEADLINE)), fx);
+            (None, Some(version)) => self.cannot_use(version, ConfigError::Internal, why, fx),
+            (None, None) => {
+                log(fx, Level::Warn, format!("the local configuration cannot be read: {why}"));
+                self.set_stage(Stage::Ready(None));
             }
-            Stage::Swapping(_) => self.state_files_swapped(Err(no_answer(limits::LOAD_DEADLINE)), fx),
-            Stage::Ready(_) => {}
         }
     }
 
     /// The answer to a load.
-    pub(in crate::machine) fn next_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn next_loaded(
+        &mut self,
+        ticket: Ticket,
+        result: Result<Rendered, RenderError>,
+        fx: &mut Vec<Effect>,
+    ) {
         let Some(Next { version, stage: Stage::Loading, .. }) = self.launch.next.clone() else { return };
         match (version, result) {
+            (version, Err(RenderError::NoAnswer(why))) => self.next_unanswered(ticket, version.as_ref(), &why, fx),
             (None, Ok(rendered)) => {
                 for note in &rendered.notes {
                     log(fx, Level::Info, format!("the local configuration: {note}"));
@@ -216,7 +206,9 @@ impl State {
             (Some(version), Err(error)) => {
                 let native = match &error {
                     RenderError::Load(_) | RenderError::Checkpoint(_) => ConfigError::Load,
-                    RenderError::Internal(_) | RenderError::Unfinished(_) => ConfigError::Internal,
+                    RenderError::Internal(_) | RenderError::Unfinished(_) | RenderError::NoAnswer(_) => {
+                        ConfigError::Internal
+                    }
                     RenderError::Policy(_) => ConfigError::Validate,
                 };
                 if matches!(error, RenderError::Checkpoint(_)) {
@@ -233,8 +225,10 @@ impl State {
     fn preflight_next(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
         // There is one preflight at a time and the start goes first; the change is found again.
         self.drop_change();
-        let ticket = self.ask(Asker::Start, limits::LAUNCH_PREFLIGHT_DEADLINE);
-        fx.push(Effect::Preflight(ticket, rendered.clone(), Afterwards::Ends));
+        let judged = rendered.clone();
+        self.ask(Asker::Start, limits::LAUNCH_PREFLIGHT_DEADLINE, fx, |ticket| {
+            Effect::Preflight(ticket, judged, Afterwards::Ends)
+        });
         self.set_stage(Stage::Preflight(Box::new(rendered)));
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::machine::asks::Asker;
-use crate::machine::io::{Effect, StoreRequest};
+use crate::machine::io::Effect;
 use crate::machine::model::{LoadTarget, LocalFilesDifference, RenderError, Rendered, later};
 use crate::machine::records::{LocalHazards, Records, Version};
 use crate::machine::{State, events, limits};
@@ -35,9 +35,6 @@ impl State {
 
     /// Has them compared while a kubelet runs, and taken up if that is asked for.
     pub(in crate::machine) fn tick_local_files(&mut self, fx: &mut Vec<Effect>) {
-        if self.give_up_overdue(Asker::LocalFiles) {
-            self.local_files.due = Some(later(self.now, limits::LOCAL_FILES_RETRY));
-        }
         // Under another name the same content is compared with something else.
         if self.local_files.compared_version.as_ref() != self.active() {
             self.local_files.compared_version = self.active().cloned();
@@ -57,8 +54,7 @@ impl State {
         }
         let version = self.active().map(|version| version.source.clone());
         let target = LoadTarget::DryRun(version.filter(|source| !source.is_local_files()));
-        let ticket = self.ask(Asker::LocalFiles, limits::LOAD_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(ticket, target)));
+        self.ask_load(Asker::LocalFiles, target, limits::LOAD_DEADLINE, fx);
     }
 
     /// What is assigned is rendered once more, with the files as they are; false if they are not followed now.
@@ -171,7 +167,7 @@ impl State {
         let difference = match result {
             Ok(rendered) => self.difference_from(&rendered),
             // Nobody can tell yet. A checkpoint that is damaged, or a policy that is not there, is told as what it is.
-            Err(RenderError::Checkpoint(_) | RenderError::Policy(_)) => {
+            Err(RenderError::Checkpoint(_) | RenderError::Policy(_) | RenderError::NoAnswer(_)) => {
                 return self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
             }
             Err(RenderError::Unfinished(_)) => {

@@ -2,7 +2,7 @@
 
 use super::Violation;
 use crate::machine::asks::Asker;
-use crate::machine::io::{Effect, StoreRequest, log};
+use crate::machine::io::{Effect, log};
 use crate::machine::model::{RenderError, Rendered, later};
 use crate::machine::records::{Attempt, Records, Version};
 use crate::machine::{Level, State, events, limits};
@@ -130,9 +130,6 @@ impl State {
 
     /// Asks what the policy says of what runs.
     pub(in crate::machine) fn tick_policy(&mut self, fx: &mut Vec<Effect>) {
-        if self.give_up_overdue(Asker::Policy) {
-            self.policy.due = Some(later(self.now, limits::VERIFY_RETRY));
-        }
         let due = self.is_time_to_ask(Asker::Policy, self.policy.due);
         let now = !self.is_verified_soon() || !self.policy.is_read;
         let can = self.process.run().is_some() && !self.process.is_leaving() && now;
@@ -140,8 +137,7 @@ impl State {
             return;
         }
         self.policy.due = None;
-        let ticket = self.ask(Asker::Policy, limits::STORE_DEADLINE);
-        fx.push(Effect::Store(StoreRequest::Load(ticket, Version::load_target(self.active()))));
+        self.ask_load(Asker::Policy, Version::load_target(self.active()), limits::STORE_DEADLINE, fx);
     }
 
     /// The answer to that.
@@ -153,6 +149,10 @@ impl State {
                 Violation::of(&rendered.admission)
             }
             Err(RenderError::Policy(why)) => Some(Violation { why, starts: false }),
+            Err(RenderError::NoAnswer(_)) => {
+                self.policy.due = Some(later(self.now, limits::VERIFY_RETRY));
+                return;
+            }
             Err(_) => return,
         };
         let version = self.active().cloned();

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{Inquiry, Observed, OnRequest, Stage};
-use crate::machine::asks::{Asker, no_answer};
+use crate::machine::asks::Asker;
 use crate::machine::change::impact::refused_impact;
 use crate::machine::evidence::{Environment, Query};
-use crate::machine::io::{Afterwards, Effect, FetchError, StoreRequest, log};
+use crate::machine::io::{Afterwards, Effect, FetchError, log};
 use crate::machine::model::{LoadTarget, RenderError, Rendered, Verdict, later};
 use crate::machine::records::{Phase, Version};
 use crate::machine::{Level, Run, State, limits};
@@ -46,18 +46,7 @@ impl State {
             self.on_request.inquiry = None; // it is begun anew
             return;
         }
-        if let Some(Inquiry { stage, .. }) = &self.on_request.inquiry {
-            let (asker, patience) = match stage {
-                Stage::Observing(_, Observed { supplies: Some(_), .. }) => {
-                    (Asker::PodsOnRequest, limits::FETCH_DEADLINE)
-                }
-                Stage::Fetching(_) | Stage::Observing(..) => (Asker::PreflightOnRequest, limits::FETCH_DEADLINE),
-                Stage::Loading => (Asker::PreflightOnRequest, limits::STORE_DEADLINE),
-                Stage::Judging(_) => (Asker::PreflightOnRequest, limits::PREFLIGHT_DEADLINE),
-            };
-            if self.give_up_overdue(asker) {
-                self.put_off(&no_answer(patience), fx);
-            }
+        if self.on_request.inquiry.is_some() {
             return;
         }
         if self.on_request.leaves_content {
@@ -77,8 +66,10 @@ impl State {
                 self.answer_request(PreflightResult::Inconclusive, why, fx);
             }
             Ok(request) => {
-                let ticket = self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE);
-                fx.push(Effect::Fetch(ticket, request.reference.clone()));
+                let reference = request.reference.clone();
+                self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE, fx, |ticket| {
+                    Effect::Fetch(ticket, reference)
+                });
                 let (source, stage) = (Source::default(), Stage::Fetching(request));
                 self.on_request.inquiry = Some(Inquiry { stage, source });
             }
@@ -121,9 +112,8 @@ impl State {
                     let why = format!("what is there is another version: {source}");
                     return self.answer_request(PreflightResult::Inconclusive, &why, fx);
                 }
-                let ticket = self.ask(Asker::PreflightOnRequest, limits::STORE_DEADLINE);
                 let target = LoadTarget::Unassigned(source.clone(), payload);
-                fx.push(Effect::Store(StoreRequest::Load(ticket, target)));
+                self.ask_load(Asker::PreflightOnRequest, target, limits::STORE_DEADLINE, fx);
                 self.on_request.leaves_content = true;
                 self.on_request.inquiry = Some(Inquiry { stage: Stage::Loading, source });
             }
@@ -146,9 +136,10 @@ impl State {
                 if let Some((result, why)) = refused {
                     return self.answer_request(result, &why, fx);
                 }
-                let ticket = self.ask(Asker::PreflightOnRequest, limits::PREFLIGHT_DEADLINE);
-                fx.push(Effect::Preflight(ticket, rendered, Afterwards::Ends));
+                let request = |ticket| Effect::Preflight(ticket, rendered, Afterwards::Ends);
+                self.ask(Asker::PreflightOnRequest, limits::PREFLIGHT_DEADLINE, fx, request);
             }
+            Err(RenderError::NoAnswer(why)) => self.put_off(&why, fx),
             Err(RenderError::Load(why)) => self.answer_request(PreflightResult::Invalid, &why, fx),
             Err(RenderError::Policy(why)) => self.answer_request(PreflightResult::PolicyRefused, &why, fx),
             Err(RenderError::Checkpoint(why) | RenderError::Internal(why) | RenderError::Unfinished(why)) => {
@@ -199,7 +190,7 @@ impl State {
             (Asker::PodsOnRequest, Query::Pods),
             (Asker::PreflightOnRequest, Query::Environment(self.runtime_socket())),
         ] {
-            fx.push(Effect::Query(self.ask(asker, limits::FETCH_DEADLINE), query));
+            self.ask(asker, limits::FETCH_DEADLINE, fx, |ticket| Effect::Query(ticket, query));
         }
         if let Some(inquiry) = &mut self.on_request.inquiry {
             inquiry.stage = Stage::Observing(Box::new(rendered.clone()), Observed { remarks, ..Observed::default() });

@@ -1,9 +1,8 @@
 //! Starts, exits and stops.
 
 use super::Kubelet;
-use crate::machine::asks::no_answer;
 use crate::machine::evidence::Query;
-use crate::machine::io::{Effect, log};
+use crate::machine::io::{Effect, log, no_answer};
 use crate::machine::model::{Exit, Rendered, RestartCause, RunId, StartedKubelet, later};
 use crate::machine::records::{RunningConfig, Started, Version};
 use crate::machine::{Counter, Level, State, limits};
@@ -156,6 +155,7 @@ impl State {
 
     pub(in crate::machine) fn exited(&mut self, exit: Exit, fx: &mut Vec<Effect>) {
         let (leaving, now) = (self.process.leaving, self.now);
+        self.hurry_next();
         if self.process.former.take().is_some() {
             log(fx, Level::Warn, format!("the kubelet ended before it was gone on with: {exit}"));
             self.miss_former(fx);

@@ -333,6 +333,22 @@ fn what_could_be_read_too_late_is_used_at_once() {
     assert_eq!(node.running(), Some("a"), "{:?}", node.starts);
 }
 
+/// Its answers come a second after a start stops waiting for them, or a change.
+#[test]
+fn a_disk_that_always_takes_a_second_too_long_is_a_slow_disk() {
+    for latency in [6, 31, 61, 200].map(Duration::from_secs) {
+        let mut node = proven("a");
+        node.store.latency = latency;
+        node.assign("x").pass(minutes(120));
+        assert_eq!((node.running(), node.last_known_good()), (Some("x"), "x"), "{latency:?}: {:?}", node.events());
+        assert_eq!(node.starts, ["", "a", "x"], "{latency:?}");
+        node.reboot().until_start(60).unwrap();
+        node.pass(minutes(30));
+        assert_eq!(node.running(), Some("x"), "{latency:?}: {:?}", node.starts);
+        assert!(node.starts.len() <= 5, "{latency:?}: {:?}", node.starts);
+    }
+}
+
 /// Each round costs the API server a list, and the disk its syncs.
 #[test]
 fn a_checkpoint_that_cannot_be_read_back_is_not_downloaded_without_a_pause() {

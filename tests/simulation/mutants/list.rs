@@ -44,8 +44,8 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::RunsInStall,
         name: "a start waits for the store for an hour",
         file: "machine/launch/step.rs",
-        original: "self.ask(asker, limits::LOAD_DEADLINE)",
-        mutated: "self.ask(asker, std::time::Duration::from_secs(3600))",
+        original: "if runs { limits::STORE_DEADLINE } else { limits::LOAD_DEADLINE }",
+        mutated: "std::time::Duration::from_secs(3600)",
     },
     Mutant {
         law: Law::OneKubelet,
@@ -153,9 +153,8 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::SavedAsGiven,
         name: "it is saved under another version",
         file: "machine/change/step.rs",
-        original: "fx.push(Effect::Store(StoreRequest::Save(ticket, source.clone(), payload)));",
-        mutated: r#"let other = Source { resource_version: "1".to_owned(), ..source.clone() };
-                fx.push(Effect::Store(StoreRequest::Save(ticket, other, payload)));"#,
+        original: "StoreRequest::Save(ticket, of, payload)",
+        mutated: r#"StoreRequest::Save(ticket, Source { resource_version: "1".to_owned(), ..of }, payload)"#,
     },
     Mutant {
         law: Law::NothingLost,
@@ -485,8 +484,9 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::GivesUp,
         name: "a preflight is waited for",
         file: "machine/change/step.rs",
-        original: "self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE)",
-        mutated: "self.ask(Asker::Change, std::time::Duration::from_secs(1 << 30))",
+        original: "self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE, fx, |ticket| Effect::Preflight(ticket, judged, afterwards));",
+        mutated: "let patience = std::time::Duration::from_secs(1 << 30);
+        self.ask(Asker::Change, patience, fx, |ticket| Effect::Preflight(ticket, judged, afterwards));",
     },
     Mutant {
         law: Law::WallClock,

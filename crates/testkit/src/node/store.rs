@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use kubelet_config::digest::Digest;
 use kubelet_config::policy::{Admission, PolicyState, Signed};
@@ -39,6 +40,9 @@ pub struct Store {
     pub local: String,
     /// Why the local file cannot be read.
     pub local_fault: Option<RenderError>,
+    /// Each request is served so much later.
+    pub latency: Duration,
+    slow: VecDeque<(Duration, StoreRequest)>,
     /// No request is answered.
     stalled: bool,
     waiting: VecDeque<StoreRequest>,
@@ -81,6 +85,7 @@ pub struct Store {
 impl Store {
     pub(super) fn forget_requests(&mut self) {
         self.waiting.clear();
+        self.slow.clear();
     }
 
     /// The checkpoint and the content of this version are gone.
@@ -150,6 +155,16 @@ impl Node {
         self
     }
 
+    /// What a slow disk has done by now.
+    pub(super) fn serve_slow(&mut self) {
+        while self.store.slow.front().is_some_and(|(at, _)| self.now >= *at) {
+            let request = self.store.slow.pop_front();
+            if let Some(answer) = request.and_then(|(_, request)| self.serve(request)) {
+                self.step(answer);
+            }
+        }
+    }
+
     /// The request that waits longest is served.
     pub fn serve_next(&mut self) -> &mut Self {
         let request = self.store.waiting.pop_front();
@@ -162,6 +177,10 @@ impl Node {
     pub(super) fn submit(&mut self, request: StoreRequest) -> Option<Input> {
         if self.store.stalled {
             self.store.waiting.push_back(request);
+            return None;
+        }
+        if !self.store.latency.is_zero() {
+            self.store.slow.push_back((self.now + self.store.latency, request));
             return None;
         }
         self.serve(request)
