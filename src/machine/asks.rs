@@ -8,7 +8,7 @@
 //!
 //! - Each asker has one question. After each answer that did not come in time the next one is waited for twice as long, up to
 //!   eight times as long: a disk that always takes a second too long is a slow disk, and no broken one. That ends with an answer
-//!   that needs no more than the usual time. A start that the node waits for is no such question.
+//!   that needs no more than the usual time. What a start loads and has judged is no such question: the node waits for its kubelet.
 //! - Nobody waits without an end. The record is asked for again when `Reading` says so, an observation when `Health` does; a
 //!   change stops waiting for streams when its own patience is over.
 
@@ -33,8 +33,10 @@ pub(super) enum Asker {
     LocalFiles,
     /// The content of what we would fall back to.
     Learning,
-    /// The next start: its content, its verdict, its state files.
+    /// The next start: its content, its verdict.
     Start,
+    /// The next start, for the kubelet's state files.
+    StateFiles,
     /// The change: its checkpoint, its content, its verdict.
     Change,
     /// The preflight on request: its ConfigMap, its content, its verdict, the node's free memory, disk and process ids.
@@ -96,13 +98,18 @@ impl Asks {
         patience: Duration,
         request: impl FnOnce(Ticket) -> Effect,
     ) -> Effect {
-        let late = self.late.get(&asker).copied().unwrap_or_default().min(DOUBLINGS);
-        let (usually, patience) = (later(now, patience), patience.saturating_mul(1 << late));
+        let (usually, patience) = (later(now, patience), self.patience(asker, patience));
         self.last += 1;
         let effect = request(self.last);
         let unanswered = effect.unanswered(patience).map(|answer| (later(now, patience), answer));
         self.open.insert(asker, Question { ticket: self.last, usually, unanswered });
         effect
+    }
+
+    /// How long an answer is waited for that usually takes no longer than this.
+    pub(super) fn patience(&self, asker: Asker, usually: Duration) -> Duration {
+        let late = self.late.get(&asker).copied().unwrap_or_default().min(DOUBLINGS);
+        usually.saturating_mul(1 << late)
     }
 
     /// One that whoever asks gives up.

@@ -168,6 +168,9 @@ impl State {
             return Err("nothing waits for a confirmation".to_owned());
         };
         let version = attempt.version.clone();
+        if self.records().pin.is_some() && !self.runs(&version) {
+            return Err(format!("{version} does not run while something else is pinned: unpin first"));
+        }
         if attempt.confirmed && extend.is_some() {
             return Err(format!("{version} is confirmed: there is nothing to wait for"));
         }

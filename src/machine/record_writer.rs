@@ -208,7 +208,9 @@ impl RecordWriter {
         self.dirty = true;
         fx.push(Effect::Count(Counter::StoreError));
         let why = format!("the store cannot be written: {why}");
-        log(fx, Level::Warn, why.clone());
+        if self.failure() != Some(&why) {
+            log(fx, Level::Warn, why.clone());
+        }
         self.failing = Some(Failing { failures, retry_at, why: why.clone() });
         write.proposed.map(|(proposal, _)| (proposal, Err(why)))
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::evidence::Failure;
 use super::io::{Effect, log};
-use super::model::{Exit, Moment, later};
+use super::model::{Moment, later};
 use super::proposal::Proposal;
 use super::records::{Phase, Records, Version};
 use super::{Counter, Level, Run, State, events, limits};
@@ -66,27 +66,26 @@ impl State {
         self.active().filter(|_| !is_told)
     }
 
-    /// The kubelet ended by itself, while the local files are tried or something runs in their place.
-    pub(super) fn count_exit_after_reset(&mut self, exit: Exit, fx: &mut Vec<Effect>) {
-        let is_local = self.active().is_none();
+    /// The kubelet ended by itself, or while no worker watched it; the local files are tried, or this runs in their place.
+    pub(super) fn count_exit_after_reset(&mut self, ran: Option<&Version>, how: &str, fx: &mut Vec<Effect>) {
+        let is_local = ran.is_none();
         let Some(reset) = self.records().reset.clone().filter(|_| self.records().pin.is_none()) else { return };
         let in_place = self.records().in_place_of_local();
-        if is_local == in_place.is_some() || !is_local && self.active() != in_place {
+        if is_local == in_place.is_some() || !is_local && ran != in_place {
             return; // what runs says nothing of what is tried
         }
         let exits = reset.exits.saturating_add(1);
         let is_over = exits >= limits::TRIAL_EXITS;
         match (is_over, is_local) {
             (true, true) => {
-                let why = format!("the kubelet ended {exits} times with it, last with {exit}");
+                let why = format!("the kubelet ended {exits} times with it, last {how}");
                 self.local_failed(Failure::Exits, why, fx);
             }
             (true, false) => self.try_local_again(),
-            (false, _) => self.writer.learn(|records| {
-                if let Some(reset) = &mut records.reset {
-                    reset.exits = exits;
-                }
-            }),
+            (false, _) => {
+                self.writer.learn(|records| records.reset.iter_mut().for_each(|reset| reset.exits = exits));
+                self.writer.write_soon(); // the next worker has to know of it
+            }
         }
     }
 

@@ -92,6 +92,16 @@ impl Run {
         self.record_good(Signal::ApiServer, now);
     }
 
+    /// The container runtime answers. The Node was not Ready for want of it, and the kubelet needs some time to tell that it is.
+    pub(super) fn runtime_answers(&mut self, now: Moment) {
+        if self.bad.contains_key(&Signal::Runtime)
+            && let Some(since) = self.bad.get_mut(&Signal::NodeReady)
+        {
+            *since = later(now, limits::SUSPENSION_GRACE);
+        }
+        self.record_good(Signal::Runtime, now);
+    }
+
     /// True if health was lost for good before now: what is at fault around the kubelet may be seen some time after the
     /// kubelet's own sign of it, but no later.
     pub(super) fn is_broken(&self, now: Moment) -> bool {

@@ -110,3 +110,25 @@ fn where_both_end_both_are_tried() {
     let last = &node.starts[node.starts.len() - 8..];
     assert!(last.iter().any(String::is_empty) && last.iter().any(|name| name == "a"), "{last:?}");
 }
+
+/// What a worker has counted, the next one knows; and what ended while none was there, it misses.
+#[test]
+fn exits_are_counted_by_whichever_worker() {
+    for unseen in [false, true] {
+        let mut node = proven("a");
+        node.step(Input::Node(Assignment::Local)).pass(3);
+        for _ in 0..60 {
+            if node.running() == Some("") {
+                if unseen {
+                    node.exit_unseen();
+                } else {
+                    node.exit(1);
+                }
+                node.replace_worker(Some("signal 9"));
+            }
+            node.pass(2);
+        }
+        assert_eq!(node.running(), Some("a"), "{unseen}: {:?}", node.starts);
+        assert_eq!(node.starts, ["", "a", "", "", "a"], "{unseen}");
+    }
+}

@@ -146,6 +146,11 @@ impl State {
 
     /// A kubelet that a worker before us left is gone.
     pub(in crate::machine) fn miss_former(&mut self, fx: &mut Vec<Effect>) {
+        let former = self.process.former();
+        if let Some(started) = self.records().started.clone().filter(|started| former != Some(started.run)) {
+            self.writer.learn(|records| records.started = None);
+            self.count_exit_after_reset(started.config.version.as_ref(), "while no worker watched it", fx);
+        }
         let Some(exits) = self.count_missed_exit() else { return };
         let detail = format!("the kubelet ended {exits} times within the trial, last while no worker watched it");
         log(fx, Level::Warn, detail.clone());

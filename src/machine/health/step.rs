@@ -202,7 +202,12 @@ impl State {
         }
     }
 
-    pub(in crate::machine) fn lease_observed(&mut self, observed: &LeaseObservation) {
+    pub(in crate::machine) fn lease_observed(&mut self, observed: &LeaseObservation, fx: &mut Vec<Effect>) {
+        self.note_lease(observed);
+        self.resolve_observed_failure(fx);
+    }
+
+    fn note_lease(&mut self, observed: &LeaseObservation) {
         let fresh = matches!(observed, LeaseObservation::Renewed(time)
             if status::seconds_between(time, self.now.wall_nanos).is_some_and(|age| age <= limits::LEASE_FRESH.as_secs()));
         // Before a change what was not asked counts as away; after it, as nothing.
@@ -275,7 +280,7 @@ impl State {
         }
         if let Some(run) = self.process.run_mut() {
             match environment.runtime {
-                Some(true) => run.record_good(Signal::Runtime, now),
+                Some(true) => run.runtime_answers(now),
                 Some(false) => run.record_bad(Signal::Runtime, now),
                 None => {}
             }
@@ -285,7 +290,7 @@ impl State {
         }
         self.health.environment = Some((environment, now));
         self.update_suspension(fx);
-        self.resolve_failure(fx); // it was asked for after the failure: of each kind the last question is answered
+        self.resolve_observed_failure(fx); // it was asked for after the failure: of each kind the last question is answered
         self.decide_hung(fx);
     }
 

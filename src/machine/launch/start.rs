@@ -69,9 +69,9 @@ impl State {
         let restore = version.is_none() || version.as_ref() != attempt;
         // A kubelet that the monitor started by itself may run with them: that ends first, if they are another policy's.
         let look = self.process.former().is_some();
-        let until = later(self.now, limits::LOAD_DEADLINE).boot;
+        let until = later(self.now, self.asks.patience(Asker::StateFiles, limits::LOAD_DEADLINE)).boot;
         let state_files = StateFiles { policy: policy.clone(), restore, look, until };
-        self.ask(Asker::Start, limits::LOAD_DEADLINE, fx, |ticket| {
+        self.ask(Asker::StateFiles, limits::LOAD_DEADLINE, fx, |ticket| {
             Effect::Store(StoreRequest::SwapStateFiles(ticket, state_files))
         });
         self.launch.policy = Some(policy);

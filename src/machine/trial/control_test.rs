@@ -7,6 +7,8 @@
 //! | contact with the API server | was in contact from the first question on, and healthy for 30 s | was cut off at any time |
 //! | the container runtime | had one from the first look on, and was healthy for 30 s | had none at any time |
 //!
+//! Before a loss of contact is held against a version the API server is asked once more: an outage may just have ended.
+//!
 //! Like is compared with like: kubelets do end for want of an API server, after 23 s (v1.20) to 140 s (v1.36). A version that is
 //! tried again waits until last known good was healthy for a while, each time for longer. That wait ends, too, where last known
 //! good does not get well, unless the node is known to be ill.

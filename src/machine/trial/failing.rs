@@ -35,6 +35,8 @@ impl State {
                 && (*signal != Signal::Healthz || run.was_up)
                 // A runtime that never answered may be a wrong guess of ours, and one that nobody could look at may be back.
                 && (*signal != Signal::Runtime || self.is_runtime_away())
+                // Without a runtime no Node is Ready: that failure is the runtime's.
+                && (*signal != Signal::NodeReady || !self.is_runtime_away())
                 // Nobody can tell how the Node does while the API server does not answer.
                 && (heard || !matches!(signal, Signal::NodeReady | Signal::Lease))
                 && now.since(*since) >= self.patience(*signal)

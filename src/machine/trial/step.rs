@@ -2,7 +2,8 @@
 
 use super::PendingFailure;
 use crate::kubelet_log;
-use crate::machine::evidence::{Baseline, FailedRun, Failure, Query, Signal, Suspension};
+use crate::machine::asks::{Asker, Observation};
+use crate::machine::evidence::{Baseline, FailedRun, Failure, FailureFamily, Query, Signal, Suspension};
 use crate::machine::io::{Effect, log};
 use crate::machine::ladder::is_same;
 use crate::machine::model::{Exit, Moment, later};
@@ -108,12 +109,26 @@ impl State {
         let run = FailedRun { lived: self.now.since(run.started), in_outage, control_lacked_it: false };
         fx.push(Effect::ReadLogTail);
         self.query(Query::Environment(self.runtime_socket()), fx);
+        if failure.family() == Some(FailureFamily::Contact) {
+            self.query(Query::Lease, fx); // it may be back since it was asked for last
+        }
         let until = later(self.now, limits::QUERY_DEADLINE);
         self.trial.pending = Some(PendingFailure { failure, detail, run, until });
     }
 
+    /// Judges the pending failure once all has been answered that was asked for it.
+    pub(in crate::machine) fn resolve_observed_failure(&mut self, fx: &mut Vec<Effect>) {
+        let Some(pending) = &self.trial.pending else { return };
+        let is_open = |observation| self.asks.is_open(Asker::Observed(observation));
+        let is_of_contact = pending.failure.family() == Some(FailureFamily::Contact);
+        let waits = is_open(Observation::Environment) || is_of_contact && is_open(Observation::Lease);
+        if !waits {
+            self.resolve_failure(fx);
+        }
+    }
+
     /// Judges the pending failure by what is known now.
-    pub(in crate::machine) fn resolve_failure(&mut self, fx: &mut Vec<Effect>) {
+    fn resolve_failure(&mut self, fx: &mut Vec<Effect>) {
         let Some(PendingFailure { failure, detail, run: failed, .. }) = self.trial.pending.take() else { return };
         let dead = matches!(self.process.kubelet(), Kubelet::Waiting { .. });
         let (failure, detail) = self.runtime_given_up().unwrap_or((failure, detail));
@@ -194,9 +209,10 @@ impl State {
     pub(in crate::machine) fn note_exit(&mut self, run: &Run, exit: Exit, fx: &mut Vec<Effect>) -> bool {
         self.keep_earned(run);
         self.forget_progress();
+        self.writer.learn(|records| records.started = None); // the next worker does not miss it
         self.asks.forget_process();
         self.trial.pending = None; // whatever was pending while it ran
-        self.count_exit_after_reset(exit, fx);
+        self.count_exit_after_reset(self.active().cloned().as_ref(), &format!("with {exit}"), fx);
         let testing = matches!(self.records().phase, Phase::ControlTest(..)) && self.is_observing();
         if !self.is_judged() && !testing {
             if self.is_on_trial() {

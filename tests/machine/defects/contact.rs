@@ -344,3 +344,36 @@ fn a_heartbeat_that_reads_like_the_one_before_the_start_counts_with_the_lease_al
         assert_eq!(rolled_back(&node), cut_off, "{:?}", node.events());
     }
 }
+
+/// Nobody has asked since. With last known good, which starts after that, the server answers from the first question on.
+#[test]
+fn an_outage_that_ended_just_before_the_verdict_is_seen_to_have_ended() {
+    for (ready_after, cut_after, lasts) in [(20, 3, 100), (1, 3, 91), (1, 10, 91)] {
+        let mut node = proven("a");
+        node.ready_after = Some(ready_after);
+        node.assign("b").pass(cut_after);
+        node.api = false;
+        node.pass(lasts);
+        node.api = true;
+        node.pass(minutes(30));
+        assert!(!node.is_bad("b"), "{ready_after}, {cut_after}, {lasts}: {:?}", node.events());
+        assert_eq!(node.last_known_good(), "b", "{ready_after}, {cut_after}, {lasts}: {:?}", node.starts);
+    }
+}
+
+/// Without a container runtime no Node is Ready, and it takes the kubelet some seconds to tell that it is again.
+#[test]
+fn a_node_that_is_not_ready_for_want_of_a_runtime_is_held_against_no_version() {
+    for lasts in [95, 110, 140] {
+        let mut node = proven("a");
+        node.assign("b").pass(5);
+        (node.environment.runtime, node.is_ready) = (Some(false), false);
+        node.pass(lasts);
+        node.environment.runtime = Some(true);
+        node.pass(12);
+        node.is_ready = true;
+        node.pass(minutes(30));
+        assert!(!node.is_bad("b"), "{lasts}: {:?}", node.events());
+        assert_eq!(node.last_known_good(), "b", "{lasts}: {:?}", node.starts);
+    }
+}

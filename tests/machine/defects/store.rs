@@ -349,6 +349,30 @@ fn a_disk_that_always_takes_a_second_too_long_is_a_slow_disk() {
     }
 }
 
+/// A change of policies needs the kubelet's state files in order while no kubelet runs.
+#[test]
+fn a_change_of_policies_gets_through_a_slow_disk() {
+    for latency in [6, 31].map(Duration::from_secs) {
+        let mut node = proven("a");
+        with_state_files_of_its_own(&mut node, "b");
+        node.store.latency = latency;
+        node.assign("b").pass(minutes(180));
+        assert_eq!(node.running(), Some("b"), "{latency:?}: {:?}", node.starts);
+        assert!(node.starts.len() <= 10, "{latency:?}: {:?}", node.starts);
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_once() {
+    let mut node = proven("a");
+    node.assign("b").pass(60);
+    let before = node.effects.len();
+    node.store.full = true;
+    node.pass(minutes(120));
+    let told = count(&node, before, |it| matches!(it, Effect::Log(_, line) if line.contains("cannot be written")));
+    assert_eq!(told, 1, "in two hours");
+}
+
 /// Each round costs the API server a list, and the disk its syncs.
 #[test]
 fn a_checkpoint_that_cannot_be_read_back_is_not_downloaded_without_a_pause() {

@@ -355,3 +355,16 @@ fn a_command_says_what_will_be() {
     assert_eq!(node.running(), Some("x"));
     assert!(node.operate(Command::Unpin).is_err(), "nothing is pinned");
 }
+
+/// Once it is unpinned it is tried like any change, and would have to be confirmed then.
+#[test]
+fn what_does_not_run_for_a_pin_is_not_confirmed() {
+    let mut node = awaiting();
+    node.obey(Command::Pin { to: Some(Target::Local) }).pass(100);
+    for extend_seconds in [None, Some(3600)] {
+        let why = node.operate(Command::Confirm { extend_seconds }).unwrap_err();
+        assert!(why.contains("unpin first"), "{why}");
+    }
+    node.obey(Command::Unpin).pass(minutes(12)).obey(Command::Confirm { extend_seconds: None }).pass(5);
+    assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
+}
