@@ -8,7 +8,7 @@
 //!   cannot be told from one that nobody can reach, and is never called hung.
 //! - **How long.** It must have been unresponsive at each observation for the whole of `--hung-after`. A time in which nobody observed (sleep, a
 //!   supervisor that stood still) begins that anew, and so does one that finds it alive.
-//! - **Who is at fault.** When the time is over the node is observed, and the store asked for what would be started. The restart
+//! - **Who is at fault.** When the time is over the store is asked for what would be started, and then the node is observed. The restart
 //!   waits while the machine is ill, the container runtime or the disk does not answer, or nobody can tell; and if it was so, for
 //!   the whole time again.
 //! - **How often.** Each restart doubles the time that the next one takes, up to an hour; an hour of life undoes that.
@@ -43,7 +43,7 @@ pub(super) struct Hung {
     not_restarted: Option<NoRestart>,
     /// Restarts, each within an hour of life of the one before.
     restarts: u32,
-    /// The observation of the node is waited for until then; the store is asked next, and then the kubelet is restarted, or not.
+    /// What would be started was loaded. The observation of the node is waited for until then: the kubelet is restarted, or not.
     observing: Option<Moment>,
 }
 

@@ -1,7 +1,7 @@
 //! A reset is tried, too: the assignment is withdrawn, and the node's own files have yet to show that a kubelet lives with them.
 //!
 //! - As native's, it empties the assignment and last known good at once. What was last known good stays one rung below local.
-//! - The kubelet ends twice with the local files, or does not get ready in time: that rung is used. Nothing is assigned all the
+//! - The kubelet ends or hangs twice with the local files, or does not get ready in time: that rung is used. Nothing is assigned all the
 //!   same, and error, event and condition name what runs.
 //! - The rung goes once a kubelet has lived with the local files for a trial's time, or another version is proven.
 //! - The local files are tried again once somebody writes them, asks for it, or starts the unit; and if the kubelet ends with
@@ -114,7 +114,10 @@ impl State {
         if is_open && ready.is_none() && self.now.since(started) >= self.settings.start_timeout {
             let seconds = self.settings.start_timeout.as_secs();
             self.local_failed(Failure::StartTimeout, format!("the kubelet gave no READY=1 within {seconds} s"), fx);
-        } else if ready.is_some_and(|at| self.now.since(at) >= self.settings.trial_duration) && self.writer.is_idle() {
+        } else if ready.is_some_and(|at| self.now.since(at) >= self.settings.trial_duration)
+            && self.lives()
+            && self.writer.is_idle()
+        {
             log(fx, Level::Info, "the kubelet lives with its local configuration");
             self.propose(Records { reset: None, ..self.records().clone() }, Proposal::Note, fx);
         }

@@ -324,6 +324,16 @@ fn what_is_pinned_stays_pinned() {
     assert_eq!((node.running(), node.starts.len()), (Some("a"), 3), "{:?}", node.starts);
 }
 
+/// What would be started comes a second later than it is waited for at first.
+#[test]
+fn a_hang_is_told_from_a_slow_disk() {
+    let mut node = without_pings();
+    node.store.latency = Duration::from_secs(6);
+    node.pass(60);
+    node.healthz = Some(false);
+    assert!(until_restart(&mut node, 3 * HUNG_AFTER).is_some(), "{:?}", spared(&node));
+}
+
 /// Its content is gone, and nobody has it: a restart would be one into another configuration.
 #[test]
 fn what_could_not_be_started_again_is_let_be() {

@@ -1,12 +1,14 @@
 //! The assignment is withdrawn: the node's own files are tried, too.
 
+use std::time::Duration;
+
 use kubelet_config::assignment::Assignment;
-use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::status::node_status;
+use kubelet_supervisor::machine::{Input, Settings};
 use testkit::node::Node;
 
-use crate::{minutes, proven};
+use crate::{minutes, prove, proven};
 
 /// A node whose assignment was withdrawn, and whose kubelet ends with the local files.
 fn reset_to_what_kills() -> Node {
@@ -131,4 +133,24 @@ fn exits_are_counted_by_whichever_worker() {
         assert_eq!(node.running(), Some("a"), "{unseen}: {:?}", node.starts);
         assert_eq!(node.starts, ["", "a", "", "", "a"], "{unseen}");
     }
+}
+
+/// One that hangs does not live, however long it is there.
+#[test]
+fn a_local_file_with_which_the_kubelet_hangs_has_a_way_back() {
+    let hung_after = Duration::from_secs(300);
+    let mut node = Node::with(Settings { hung_after, ..Settings::default() });
+    prove(&mut node, "a");
+    node.step(Input::Node(Assignment::Local)).pass(30);
+    let (mut starts, mut since) = (node.starts.len(), 0);
+    for second in 0..minutes(60) {
+        if node.starts.len() > starts {
+            (starts, since) = (node.starts.len(), second);
+        }
+        // It comes up, and hangs after a minute.
+        let lives = node.running() != Some("") || second - since < 60;
+        (node.healthz, node.pings) = (Some(lives), lives);
+        node.pass(1);
+    }
+    assert_eq!(node.running(), Some("a"), "{:?}: {:?}", node.starts, node.events());
 }

@@ -8,7 +8,7 @@ mod list;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read as _};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -27,7 +27,9 @@ pub struct Mutant {
     pub law: Law,
     /// Below `src/`.
     pub file: &'static str,
-    /// An expression, or a statement with its semicolon, that is there once.
+    /// The function there that has it.
+    pub function: &'static str,
+    /// An expression, or a statement with its semicolon, that is in the function once, however it is laid out.
     pub original: &'static str,
     /// What stands in its place.
     pub mutated: &'static str,
@@ -127,18 +129,56 @@ fn prepare() -> Result<PathBuf, String> {
     Ok(dir)
 }
 
+/// Puts the mutant beside what it replaces. Earlier mutants may be in the text already: what they replaced is there as it was.
 fn mutate(source: &str, text: &str, mutant: &Mutant, number: usize) -> Result<String, String> {
-    let Mutant { name, file, original, mutated, .. } = mutant;
-    let times = source.matches(original).count();
-    if times != 1 {
-        return Err(format!("src/{file}: {original:?} is there {times} times, so there is no mutant {name:?}"));
-    }
-    // An earlier mutant may have been put before it.
-    let at = text.rfind(original).ok_or_else(|| format!("src/{file}: {name:?} is hidden by another mutant"))?;
-    let both = format!("if crate::mutant({number}) {{ {mutated} }} else {{ {original} }}");
+    let Mutant { name, file, function, original, mutated, .. } = mutant;
+    let no_mutant = |why: &str| format!("src/{file}, fn {function}: {why}, so there is no mutant {name:?}");
+    let body = body(source, function).ok_or_else(|| no_mutant("it is not there once"))?;
+    let wanted = tokens(original);
+    let found = matches(body, &wanted);
+    let [range] = found.as_slice() else {
+        return Err(no_mutant(&format!("{original:?} is there {} times", found.len())));
+    };
+    let there = &body[range.clone()];
+    let at = text.rfind(there).ok_or_else(|| no_mutant("another mutant hides it"))?;
+    let both = format!("if crate::mutant({number}) {{ {mutated} }} else {{ {there} }}");
     let both = if original.ends_with([';', '}']) { both } else { format!("({both})") };
     let (before, rest) = text.split_at(at);
-    Ok(format!("{before}{both}{}", rest.strip_prefix(original).unwrap_or_default()))
+    Ok(format!("{before}{both}{}", rest.strip_prefix(there).unwrap_or_default()))
+}
+
+/// The text of a function, from its name to the next item of the same depth; `None` unless there is one of that name.
+fn body<'a>(source: &'a str, function: &str) -> Option<&'a str> {
+    let heads = [format!("fn {function}("), format!("fn {function}<")];
+    let mut starts = heads.iter().flat_map(|head| source.match_indices(head.as_str())).map(|(at, _)| at);
+    let (Some(start), None) = (starts.next(), starts.next()) else { return None };
+    let indent = source[..start].rsplit('\n').next().map_or(0, |line| line.len() - line.trim_start().len());
+    let end = format!("\n{}}}\n", " ".repeat(indent));
+    let length = source[start..].find(&end)? + end.len();
+    Some(&source[start..start + length])
+}
+
+/// What the compiler sees of a text: no white space, and no comma that only ends a list.
+fn tokens(text: &str) -> Vec<(usize, char)> {
+    let mut seen: Vec<(usize, char)> = Vec::new();
+    for (at, character) in text.char_indices().filter(|(_, character)| !character.is_whitespace()) {
+        if matches!(character, ')' | ']' | '}') {
+            seen.pop_if(|(_, last)| *last == ',');
+        }
+        seen.push((at, character));
+    }
+    seen
+}
+
+/// Where a text has these tokens.
+fn matches(text: &str, wanted: &[(usize, char)]) -> Vec<Range<usize>> {
+    let there = tokens(text);
+    let same = |window: &&[(usize, char)]| window.iter().zip(wanted).all(|((_, one), (_, other))| one == other);
+    let range = |window: &[(usize, char)]| match window {
+        [(first, _), .., (last, end)] => *first..last + end.len_utf8(),
+        _ => 0..0,
+    };
+    there.windows(wanted.len()).filter(same).map(range).collect()
 }
 
 /// Where cargo puts what it builds: beside this binary, up to the profile.

@@ -70,6 +70,12 @@ impl State {
         self.is_on_test() && self.suspended().is_none() && asks && (is_starting || self.is_required_signal(by))
     }
 
+    /// False if it gives no sign of life, as far as anybody looks for one that it could give.
+    pub(in crate::machine) fn lives(&self) -> bool {
+        let is_looked_for = !self.settings.hung_after.is_zero() && self.running().healthz.is_some();
+        !is_looked_for || self.hung.was_alive && !self.hung.is_unresponsive()
+    }
+
     fn last_ping(&self) -> Option<Moment> {
         self.process.run().and_then(|run| run.good.get(&Signal::Watchdog)).copied()
     }
@@ -111,9 +117,9 @@ impl State {
         let is_over = self.hung.unresponsive_since.is_some_and(|since| now.since(since) >= patience);
         let is_asked = self.hung.observing.is_some() || self.asks.is_open(Asker::HungLoad);
         if is_over && !is_asked && self.may_restart_hung() {
-            fx.push(Effect::ReadLogTail);
-            self.query(Query::Environment(self.runtime_socket()), fx);
-            self.hung.observing = Some(later(now, limits::QUERY_DEADLINE));
+            fx.push(Effect::Store(StoreRequest::ProbeDisk));
+            let target = Version::load_target(self.desired().as_ref());
+            self.ask_load(Asker::HungLoad, target, limits::LOAD_DEADLINE, fx);
         }
     }
 
@@ -123,34 +129,31 @@ impl State {
         is_running && !self.is_change_imminent() && !self.is_reset_due()
     }
 
-    /// The node was observed. If it is well, the store is asked for what would be started.
+    /// What would be started was loaded; the node is observed next, so that how it does is known right before a restart.
+    pub(in crate::machine) fn hung_loaded(&mut self, result: &Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+        let unread = self.desired().is_some().then_some(NoRestart::Unreadable);
+        let why = match result {
+            Err(RenderError::NoAnswer(_)) => Some(NoRestart::Stalled),
+            Err(_) => unread,
+            Ok(rendered) => Self::forbids_start(rendered).map(|_| NoRestart::Forbidden),
+        };
+        if let Some(why) = self.is_running_damaged().then_some(NoRestart::Damaged).or(why) {
+            return self.leave_running(why, fx);
+        }
+        fx.push(Effect::ReadLogTail);
+        self.query(Query::Environment(self.runtime_socket()), fx);
+        self.hung.observing = Some(later(self.now, limits::QUERY_DEADLINE));
+    }
+
+    /// The node was observed: if it is well, the kubelet is restarted.
     pub(in crate::machine) fn decide_hung(&mut self, fx: &mut Vec<Effect>) {
         if self.hung.observing.take().is_none() {
             return;
         }
-        let Some(seen) = self.health.environment(self.now) else { return };
-        let damaged = self.is_running_damaged().then_some(NoRestart::Damaged);
-        match NoRestart::by(seen).or(damaged) {
-            Some(why) => self.leave_running(why, fx),
-            None if self.has_pinged() || !self.may_restart_hung() => {}
-            None => {
-                fx.push(Effect::Store(StoreRequest::ProbeDisk));
-                let target = Version::load_target(self.desired().as_ref());
-                self.ask_load(Asker::HungLoad, target, limits::LOAD_DEADLINE, fx);
-            }
-        }
-    }
-
-    /// What would be started was loaded.
-    pub(in crate::machine) fn hung_loaded(&mut self, result: &Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
-        if matches!(result, Err(RenderError::NoAnswer(_))) {
-            self.leave_running(NoRestart::Stalled, fx);
-        } else if result.is_err() && self.desired().is_some() {
-            self.leave_running(NoRestart::Unreadable, fx);
-        } else if result.as_ref().is_ok_and(|rendered| Self::forbids_start(rendered).is_some()) {
-            self.leave_running(NoRestart::Forbidden, fx);
-        } else if !self.has_pinged() && self.may_restart_hung() {
-            self.restart_hung(fx);
+        match self.health.environment(self.now).map(NoRestart::by) {
+            Some(Some(why)) => self.leave_running(why, fx),
+            Some(None) if !self.has_pinged() && self.may_restart_hung() => self.restart_hung(fx),
+            _ => {}
         }
     }
 
@@ -183,5 +186,6 @@ impl State {
         event.log_tail = self.last_log_lines(usize::MAX);
         fx.push(Effect::Emit(event));
         self.dump_and_stop(fx);
+        self.count_exit_after_reset(self.active().cloned().as_ref(), "as it hung", fx);
     }
 }
