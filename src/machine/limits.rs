@@ -211,6 +211,11 @@ pub(crate) const RUNG_RETRY_FIRST: Duration = Duration::from_secs(10);
 /// The longest pause before a version that could not be read is tried once more: by then it is not a passing error.
 pub(crate) const RUNG_RETRY_MAX: Duration = Duration::from_secs(600);
 
+/// Between two retries by annotation, each of which may cost two restarts: so long, ...
+pub(crate) const ANNOTATION_RETRY_FIRST: Duration = Duration::from_secs(60);
+/// ... and twice as long each time, up to this, which also is how long it takes until that begins anew.
+pub(crate) const ANNOTATION_RETRY_MAX: Duration = Duration::from_secs(3600);
+
 /// First pause before a store operation of ours is tried again.
 pub(crate) const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// The longest such pause.

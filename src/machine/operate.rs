@@ -265,9 +265,14 @@ impl State {
             return;
         }
         let Some((retry, confirm)) = self.sync.annotations() else { return };
-        if let Some((records, proposal)) = annotated(self.records(), retry, confirm) {
-            self.propose(records, proposal, fx);
+        let Some((records, proposal)) = annotated(self.records(), retry, confirm) else { return };
+        if matches!(&proposal, Proposal::Command(_, Execution { reason: EventReason::Retried, .. })) {
+            if self.sync.next_retry().is_some_and(|at| self.now < at) {
+                return; // it is obeyed then, if it is still there
+            }
+            self.sync.note_retry(self.now);
         }
+        self.propose(records, proposal, fx);
     }
 }
 

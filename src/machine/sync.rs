@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::limits;
 use super::model::{Moment, later};
 use kubelet_config::assignment::Assignment;
+use kubelet_config::duration::backoff;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
 use kubelet_config::status::SyncError;
 
@@ -41,6 +42,8 @@ pub(super) struct ConfigSync {
     /// What the Node's annotations ask for: to retry, to confirm; none if this supervisor was not told yet. That there are none
     /// is something else: it ends what one asked for that was obeyed.
     annotations: Option<(Option<String>, Option<String>)>,
+    /// The retry by annotation that was obeyed last in this life, and how many were before it without an hour between.
+    retried: Option<(Moment, u32)>,
     /// Error of synchronisation, which hides one of the configuration while it lasts.
     error: Option<(SyncError, String)>,
     /// This version was rendered and dealt with in this life.
@@ -72,6 +75,18 @@ impl ConfigSync {
 
     pub(super) fn annotations(&self) -> Option<(Option<&str>, Option<&str>)> {
         self.annotations.as_ref().map(|(retry, confirm)| (retry.as_deref(), confirm.as_deref()))
+    }
+
+    /// When the next retry by annotation may be obeyed: who writes one after the other must not restart the kubelet over and over.
+    pub(super) fn next_retry(&self) -> Option<Moment> {
+        let (at, before) = self.retried?;
+        Some(later(at, backoff(limits::ANNOTATION_RETRY_FIRST, limits::ANNOTATION_RETRY_MAX, before)))
+    }
+
+    /// One is obeyed.
+    pub(super) fn note_retry(&mut self, now: Moment) {
+        let lately = self.retried.filter(|(at, _)| now.since(*at) < limits::ANNOTATION_RETRY_MAX);
+        self.retried = Some((now, lately.map_or(0, |(_, before)| before.saturating_add(1))));
     }
 
     pub(super) fn is_by_labels(&self) -> bool {
@@ -136,7 +151,7 @@ impl ConfigSync {
     }
 
     pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {
-        due.extend(self.retry.map(|(_, at)| at).filter(|at| *at > now));
+        due.extend(self.retry.map(|(_, at)| at).into_iter().chain(self.next_retry()).filter(|at| *at > now));
         if let (ConfigMapState::Failed { since, .. }, None) = (&self.config_map, &self.error) {
             due.push(later(*since, limits::DOWNLOAD_PATIENCE));
         }

@@ -368,3 +368,24 @@ fn what_does_not_run_for_a_pin_is_not_confirmed() {
     node.obey(Command::Unpin).pass(minutes(12)).obey(Command::Confirm { extend_seconds: None }).pass(5);
     assert_eq!(node.last_known_good(), "a", "{:?}", node.events());
 }
+
+/// Whoever may write the Node's annotations may have a version tried again, and not have the kubelet restarted without an end.
+#[test]
+fn retries_by_annotation_have_a_pause_that_grows() {
+    let mut node = proven("a");
+    exits_at_its_start(&mut node, "x");
+    node.pass(60);
+    let before = node.starts.len();
+    for second in 0..minutes(60) {
+        if second.is_multiple_of(10) {
+            let spelling = ["1", "uid-x/1", " 1"][usize::try_from(second / 10 % 3).unwrap()];
+            node.step(Input::NodeAnnotations { retry: Some(spelling.to_owned()), confirm: None });
+        }
+        if node.running() == Some("x") {
+            node.exit(1);
+        }
+        node.pass(1);
+    }
+    let starts = node.starts.len() - before;
+    assert!((2..=20).contains(&starts), "{starts} starts in an hour");
+}
