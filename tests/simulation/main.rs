@@ -10,10 +10,12 @@
 //! SIM_SEED=7 [SIM_STEPS=3000] cargo test … simulation        one world, and what happened in it
 //! SIM_SURVEY=500 cargo test … simulation                     which laws so many worlds break
 //! SIM_MUTANTS=1 cargo test … simulation                      the mutants
+//! SIM_EXHAUSTIVE=120 cargo test … simulation                 every order of events in small worlds, for so many seconds
 //! SIM_MINUTES=30 cargo test … simulation                     new worlds for so long
 //! ```
 #![cfg(test)]
 
+mod exhaustive;
 mod mutants;
 mod worlds;
 
@@ -31,6 +33,9 @@ const WORLD_STEPS: u64 = 3000;
 
 /// Steps of a run, unless `SIM_TARGET` says how many.
 const TARGET: u64 = 500_000;
+
+/// Seconds of a run for small worlds, unless `SIM_EXHAUSTIVE` says how many, and nothing else is run.
+const EXHAUSTIVE: u64 = 20;
 
 /// Worlds that once failed. They go on failing something else than chance: add to the end.
 const FAILED_ONCE: &[u64] = &[
@@ -288,9 +293,10 @@ fn main() -> ExitCode {
         _ if number("SIM_SURVEY").is_some() => survey(number("SIM_SURVEY").unwrap_or_default(), plan),
         _ if number("SIM_MUTANT").is_some() => mutants::hunt(plan),
         _ if std::env::var_os("SIM_MUTANTS").is_some() => mutants::all(),
+        _ if number("SIM_EXHAUSTIVE").is_some() => exhaustive::search(number("SIM_EXHAUSTIVE").unwrap_or_default()),
         (Some(seed), _) => replay(seed, plan),
         (None, Some(minutes)) => for_minutes(minutes, plan),
-        (None, None) => honest(number("SIM_TARGET").unwrap_or(TARGET), plan),
+        (None, None) => honest(number("SIM_TARGET").unwrap_or(TARGET), plan) & exhaustive::search(EXHAUSTIVE),
     };
     if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
