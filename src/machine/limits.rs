@@ -61,6 +61,10 @@ pub(crate) const PROGRESS_FIRST: Duration = Duration::from_secs(5);
 /// Exits in a trial that fail it: the first may be an accident, the second is a pattern.
 pub const TRIAL_EXITS: u32 = 2;
 
+/// After a reset the exits after which the local files are tried again double so often at the most: at one exit in ten seconds
+/// that is every one and a half hours.
+pub(crate) const RESET_ROUNDS: u32 = 8;
+
 /// Supervisor starts that may pass without proof before an assigned configuration is given up:
 /// a node that reboots in a loop must come up on last known good.
 pub const TRIAL_BOOTS: u32 = 3;

@@ -5,7 +5,7 @@
 //!   same, and error, event and condition name what runs.
 //! - The rung goes once a kubelet has lived with the local files for a trial's time, or another version is proven.
 //! - The local files are tried again once somebody writes them, asks for it, or starts the unit; and if the kubelet ends with
-//!   what runs in their place as well.
+//!   what runs in their place as well, twice, and twice as often each time that they fail.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,9 @@ pub struct Reset {
     /// Exits of the kubelet with the local files; or, once they have failed, with what runs in their place.
     #[serde(default)]
     pub exits: u32,
+    /// How often the local files have failed: what runs in their place must end the oftener before they are tried again.
+    #[serde(default)]
+    pub failures: u32,
     /// Why the local files are not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
@@ -33,7 +36,7 @@ pub struct Reset {
 impl Records {
     /// After the assignment was withdrawn.
     pub(super) fn after_reset(&self) -> Self {
-        let before = self.last_known_good.clone().map(|before| Reset { before, exits: 0, failed: None });
+        let before = self.last_known_good.clone().map(|before| Reset { before, exits: 0, failures: 0, failed: None });
         let reset = before.or_else(|| self.reset.clone());
         Self { assigned: None, last_known_good: None, phase: Phase::Settled, reset, ..self.clone() }
     }
@@ -75,7 +78,9 @@ impl State {
             return; // what runs says nothing of what is tried
         }
         let exits = reset.exits.saturating_add(1);
-        let is_over = exits >= limits::TRIAL_EXITS;
+        // Where nothing lives they would take turns without an end.
+        let rounds = if is_local { 0 } else { reset.failures.saturating_sub(1).min(limits::RESET_ROUNDS) };
+        let is_over = exits >= limits::TRIAL_EXITS << rounds;
         match (is_over, is_local) {
             (true, true) => {
                 let why = format!("the kubelet ended {exits} times with it, last {how}");
@@ -93,7 +98,8 @@ impl State {
         let Some(reset) = self.records().reset.clone() else { return };
         fx.push(Effect::Count(Counter::Rollback(failure)));
         fx.push(Effect::Emit(events::rolled_back(None, Some(&reset.before.source), &why)));
-        let reset = Some(Reset { exits: 0, failed: Some(why), ..reset });
+        let failures = reset.failures.saturating_add(1);
+        let reset = Some(Reset { exits: 0, failures, failed: Some(why), ..reset });
         self.apply_now(Records { reset, ..self.records().clone() }, fx);
         self.reconsider();
     }

@@ -5,6 +5,7 @@ mod contact;
 mod content;
 mod health;
 mod names;
+mod progress;
 mod questions;
 mod store;
 mod verbs;

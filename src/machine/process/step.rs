@@ -34,8 +34,8 @@ impl State {
             };
             fx.push(Effect::Count(Counter::Restart(cause)));
         }
-        if switched {
-            self.process.crashes = 0;
+        if switched && !self.process.exited {
+            self.process.crashes = 0; // what takes the place of one that ended may end for the same reason
         }
         (self.process.exited, self.process.hung) = (false, false);
         self.forget_last_run();

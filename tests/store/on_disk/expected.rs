@@ -132,6 +132,7 @@ pub fn records(phase: Phase) -> Records {
         pin: Some(Pin { version: Some(version(1, "b")) }),
         frozen: true,
         reset: Some(Reset {
+            failures: 0,
             before: version(6, "c"),
             exits: 1,
             failed: Some("the kubelet ended twice with it".to_owned()),
