@@ -35,6 +35,8 @@ pub(super) struct Change {
     baseline_until: Moment,
     /// The API server was away; it is asked again at `baseline_until`.
     baseline_waits: bool,
+    /// How often it was.
+    waits: u32,
     /// It gave no answer in the time for the baseline, maybe not even that it is away.
     awaits_contact: bool,
     /// It was away when this node's turn came: the turn is counted anew once it is back.
@@ -82,6 +84,7 @@ impl Change {
             unanswered: Baseline::new(),
             baseline_until: now,
             baseline_waits: false,
+            waits: 0,
             awaits_contact: false,
             missed_turn: false,
             inventory: None,

@@ -103,6 +103,9 @@ pub const SUSPENSION_GRACE: Duration = Duration::from_secs(30);
 /// lost, and the next may take 5 s.
 pub const API_SERVER_HEARD: Duration = Duration::from_secs(25);
 
+/// The longest pause before a change that waits for the API server asks for it again: it lists the pods, too, on each node.
+pub(crate) const CONTACT_RETRY_MAX: Duration = Duration::from_secs(60);
+
 /// An observation of the node counts for so long.
 pub(crate) const QUERY_VALID: Duration = Duration::from_secs(30);
 

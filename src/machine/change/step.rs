@@ -11,6 +11,7 @@ use crate::machine::sync::Resolution;
 use crate::machine::{Counter, Level, State, limits};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
+use kubelet_config::duration;
 use kubelet_config::hazard;
 use kubelet_config::source::{Payload, Source};
 use kubelet_config::status;
@@ -342,19 +343,22 @@ impl State {
         self.record_reset(fx);
     }
 
-    /// Asks once more after a pause.
+    /// Asks once more after a pause that grows; where an answer may just have been lost, at once. That it waits is told once.
     fn await_contact(&mut self, fx: &mut Vec<Effect>) {
         let Some(change) = &mut self.change else { return };
+        let was_asked = !std::mem::replace(&mut change.baseline_waits, false);
+        let is_lost = !change.unanswered.is_empty() && !change.awaits_contact;
         change.awaits_contact = true;
-        if change.unanswered.is_empty() && !change.baseline_waits {
-            let until = later(self.now, limits::QUERY_INTERVAL);
-            change.baseline_until = until;
-            (change.baseline_waits, change.missed_turn) = (true, true);
+        if !was_asked || is_lost {
+            return self.query_baseline(fx);
+        }
+        let pause = duration::backoff(limits::QUERY_INTERVAL, limits::CONTACT_RETRY_MAX, change.waits);
+        change.baseline_until = later(self.now, pause);
+        (change.baseline_waits, change.missed_turn) = (true, true);
+        change.waits += 1;
+        if change.waits == 1 {
             let name = status::name(change.source.as_ref());
             log(fx, Level::Info, format!("{name} waits: the API server is not reachable"));
-        } else {
-            change.baseline_waits = false;
-            self.query_baseline(fx);
         }
     }
 

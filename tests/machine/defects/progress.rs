@@ -1,9 +1,43 @@
 //! A node that is left alone with its faults comes to rest: each wait ends, or is asked for ever more seldom and told once.
 
 use kubelet_config::assignment::Assignment;
+use kubelet_supervisor::machine::Effect;
 use kubelet_supervisor::machine::Input;
+use kubelet_supervisor::machine::evidence::Query;
+use testkit::node::Node;
 
-use super::{minutes, proven};
+use super::{count, minutes, proven};
+
+fn is_lease(effect: &Effect) -> bool {
+    matches!(effect, Effect::Query(_, Query::Lease))
+}
+
+/// Questions and lines of the log in an hour of that.
+fn hour_of_waiting(node: &mut Node) -> (usize, usize) {
+    node.assign("x");
+    node.pass(minutes(30));
+    let (effects, lines) = (node.effects.len(), node.journal.len());
+    node.pass(minutes(60));
+    (count(node, effects, is_lease), node.journal.len() - lines)
+}
+
+#[test]
+fn a_change_that_waits_for_the_api_server_asks_ever_more_seldom_and_says_so_once() {
+    let silent: [fn(&mut Node, bool); 2] =
+        [|node, is_silent| node.busy = is_silent, |node, is_silent| node.queries_answered = !is_silent];
+    for silence in silent {
+        let mut node = proven("a");
+        silence(&mut node, true);
+        let (asked, said) = hour_of_waiting(&mut node);
+        assert!((1..=70).contains(&asked), "asked {asked} times in an hour");
+        assert_eq!(said, 0, "{:?}", node.journal);
+        let waits = node.journal.iter().filter(|line| line.contains("waits: the API server")).count();
+        assert_eq!((waits, node.running()), (1, Some("a")), "{:?}", node.journal);
+        silence(&mut node, false);
+        node.pass(75);
+        assert_eq!(node.running(), Some("x"), "it is back");
+    }
+}
 
 /// The container runtime is gone: neither the node's own files nor what was proven before the reset can run.
 #[test]
