@@ -122,7 +122,7 @@ impl State {
     pub(in crate::machine) fn probed(&mut self, ok: bool, fx: &mut Vec<Effect>) {
         self.healthz_observed(ok, fx);
         self.note_baseline(Signal::Healthz, ok);
-        let now = self.now;
+        let (now, start_timeout) = (self.now, self.settings.start_timeout);
         let Some(run) = self.process.run_mut() else { return };
         let mut gap = false;
         if ok && run.is_ready() {
@@ -131,7 +131,8 @@ impl State {
         } else if !ok {
             run.record_bad(Signal::Healthz, now);
         }
-        let pause = if run.is_good(Signal::Healthz) { limits::PROBE_TRIAL } else { limits::PROBE_STARTING };
+        let starts = !run.is_good(Signal::Healthz) && now.since(run.start_timeout_from) < start_timeout;
+        let pause = if starts { limits::PROBE_STARTING } else { limits::PROBE_TRIAL };
         if let Some(due) = self.health.due.get_mut(&Observation::Healthz) {
             *due = later(now, pause);
         }

@@ -78,14 +78,16 @@ impl State {
                         self.propose(records, Proposal::Note, fx);
                     }
                     Some(Finding::NotToBlame(why)) => self.not_to_blame(why, fx),
+                    None if self.is_waited_for(needed(failure, attempt.failed, self.settings.trial_duration)) => {
+                        self.not_to_blame("what runs does not get well either: nobody can tell", fx);
+                    }
                     None => {}
                 }
             }
             Phase::RetryLater(attempt, _) if !self.has_recovered() => {
-                let since = *self.trial.waiting_since.get_or_insert(self.now);
-                let is_ill = self.suspended().is_some() || self.is_runtime_away();
+                let is_waited_for = self.is_waited_for(attempt.retry_wait());
                 let is_healthy = run.healthy_since.is_some_and(|at| self.now.since(at) >= attempt.retry_wait());
-                if is_healthy || !is_ill && self.now.since(since) >= attempt.retry_wait() + limits::NOT_RECOVERING {
+                if is_healthy || is_waited_for {
                     let how = if is_healthy { "is healthy again" } else { "does not get well either" };
                     log(fx, Level::Info, format!("what runs {how}: the cleared version is tried once more"));
                     self.note_recovery();
@@ -93,6 +95,13 @@ impl State {
             }
             _ => {}
         }
+    }
+
+    /// What runs could have been well for so long by now, and nothing is known to be wrong with the node.
+    fn is_waited_for(&mut self, time: Duration) -> bool {
+        let since = *self.trial.waiting_since.get_or_insert(self.now);
+        let is_ill = self.suspended().is_some() || self.is_runtime_away();
+        !is_ill && self.now.since(since) >= time + limits::NOT_RECOVERING
     }
 
     /// When that wants attention.
@@ -104,6 +113,7 @@ impl State {
                 let needed = needed(*failure, attempt.failed, self.settings.trial_duration);
                 let ready = run.and_then(|run| run.ready_at);
                 due.extend(healthy.into_iter().chain(ready).map(|since| later(since, needed)));
+                due.extend(self.trial.waiting_since.map(|since| later(since, needed + limits::NOT_RECOVERING)));
             }
             Phase::RetryLater(attempt, _) if !self.has_recovered() => {
                 due.extend(healthy.map(|since| later(since, attempt.retry_wait())));

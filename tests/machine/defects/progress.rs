@@ -6,7 +6,7 @@ use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::Query;
 use testkit::node::Node;
 
-use super::{count, minutes, proven};
+use super::{count, exits_at_its_start, minutes, proven};
 
 fn is_lease(effect: &Effect) -> bool {
     matches!(effect, Effect::Query(_, Query::Lease))
@@ -37,6 +37,37 @@ fn a_change_that_waits_for_the_api_server_asks_ever_more_seldom_and_says_so_once
         node.pass(75);
         assert_eq!(node.running(), Some("x"), "it is back");
     }
+}
+
+/// What failed exited; last known good does not, and is not well for long enough either.
+#[test]
+fn a_control_test_that_tells_nothing_ends() {
+    let mut node = proven("a");
+    exits_at_its_start(&mut node, "x");
+    for _ in 0..minutes(12) / 30 {
+        node.healthz = Some(true);
+        node.pass(20);
+        node.healthz = Some(false);
+        node.pass(10);
+    }
+    assert!(node.events().contains(&"KubeletConfigNotBlamed"), "{:?}", node.events());
+    assert_eq!(node.running(), Some("a"));
+    node.healthz = Some(true);
+    node.pass(minutes(15));
+    assert_eq!(node.last_known_good(), "x", "it was tried once more: {:?}", node.events());
+}
+
+#[test]
+fn a_kubelet_that_stays_sick_is_probed_as_seldom_as_a_healthy_one() {
+    let mut node = proven("a");
+    exits_at_its_start(&mut node, "x");
+    node.pass(5);
+    node.healthz = Some(false);
+    node.pass(minutes(5));
+    let effects = node.effects.len();
+    node.pass(minutes(5));
+    let probes = count(&node, effects, |effect| matches!(effect, Effect::Probe(..)));
+    assert!(probes <= 62, "{probes} probes in five minutes");
 }
 
 /// The container runtime is gone: neither the node's own files nor what was proven before the reset can run.
