@@ -116,6 +116,8 @@ pub struct World {
     pub posts: u8,
     pub renewals: u8,
     pub silent: Option<Who>,
+    /// Nobody has answered of the node since then.
+    pub unseen_since: Option<Duration>,
     pub unanswered: VecDeque<Effect>,
     /// Deaths of a content since it was last asked for, and of anything else since then.
     pub deaths: BTreeMap<Content, (u8, bool)>,
@@ -285,10 +287,11 @@ impl World {
             Event::Silence(who) => {
                 self.left.silences -= 1;
                 self.silent = Some(who);
+                self.unseen_since = (who == Who::Node).then_some(self.now);
                 self.unjudged |= who == Who::Judge;
             }
             Event::Answers => {
-                self.silent = None;
+                (self.silent, self.unseen_since) = (None, None);
                 let unjudged = self.unjudged;
                 for effect in std::mem::take(&mut self.unanswered) {
                     let answer = self.carry_out(effect);
@@ -342,9 +345,9 @@ impl World {
         }
         self.now = at;
         // Nobody can tell an outage that begins with a version, and ends with it, from what that version did.
-        let young = |it: &&Process| {
-            self.away_since.is_some_and(|since| since < it.started + ATTRIBUTED && at >= since + ATTRIBUTED)
-        };
+        let cut = self.away_since.into_iter().chain(self.unseen_since).min();
+        let young =
+            |it: &&Process| cut.is_some_and(|since| since < it.started + ATTRIBUTED && at >= since + ATTRIBUTED);
         self.hurt.extend(self.process.as_ref().filter(young).and_then(|it| it.content));
     }
 
@@ -408,7 +411,14 @@ impl World {
         text.clear();
         let lived = self.lived.map(|(of, lived)| (of, lived.min(TRIAL)));
         let around = (&self.left, &self.process, &self.versions, self.assigned, &self.checkpoints, &self.contents);
-        let who = (self.away_since, self.silent, self.renewals, self.posts, self.now.saturating_sub(self.down_since));
+        let who = (
+            self.away_since,
+            self.unseen_since,
+            self.silent,
+            self.renewals,
+            self.posts,
+            self.now.saturating_sub(self.down_since),
+        );
         let facts = (&self.deaths, lived, &self.hurt, self.unjudged, &self.proven);
         let _ = write!(text, "{:?} {around:?} {who:?} {facts:?} {:?}", self.state, self.unanswered);
         if self.records != *self.state.saved() {

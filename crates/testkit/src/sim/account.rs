@@ -13,6 +13,7 @@ use kubelet_supervisor::machine::limits;
 use super::kubelet::Process;
 use super::laws::{Heed, Law, Tally, broken};
 use super::records::Reader;
+use super::still::Activity;
 use super::world::Content;
 
 /// A content that was said to have failed, and with which kubelet binary.
@@ -111,6 +112,8 @@ pub struct Account {
     /// The world ends after so many, wherever it is; 0 is never.
     pub limit: u64,
     pub tally: Tally,
+    /// What the machine did so far.
+    pub activity: Activity,
     pub heed: Heed,
     /// What broke a law, found where it happened.
     pub violations: Vec<(Law, String)>,

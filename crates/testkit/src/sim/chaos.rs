@@ -12,6 +12,7 @@ use super::account::SLACK;
 use super::api::Mood;
 use super::disk::{Fault, Plan};
 use super::harness::Node;
+use super::inputs::{Inputs, drawn};
 use super::laws::{Heed, Law};
 use super::moments::COURTESY;
 use super::records::{checkpoint, content_dir};
@@ -62,6 +63,8 @@ pub struct Chaos {
     moments: Option<Rng>,
     /// Workers end by chance.
     workers: Option<Rng>,
+    /// What old worlds did not have.
+    pub(super) inputs: Inputs,
 }
 
 impl Chaos {
@@ -79,8 +82,7 @@ impl Chaos {
         let watchdog = seed.is_multiple_of(2).then_some(Duration::from_secs(30));
         let hangs = Rng::new(seed ^ 0x4875_6E67).one_in(3);
         let hung_after = if hangs { Duration::from_secs(60) } else { Duration::ZERO };
-        let mut moments = Rng::new(seed ^ 0x4D6F_6D65);
-        let moments = moments.one_in(3).then_some(moments);
+        let moments = drawn(seed, 0x4D6F_6D65, 3);
         let settings = Settings {
             courtesy: if moments.is_some() { COURTESY } else { Duration::ZERO },
             trial_duration: trial,
@@ -98,17 +100,17 @@ impl Chaos {
             outside.wall_is_steady = wall_is_steady;
             outside.surroundings.modern = rng.one_in(3);
             outside.surroundings.no_lease = rng.one_in(8);
+            outside.surroundings.refusal = Inputs::refusal(seed);
         }
-        let mut workers = Rng::new(seed ^ 0x576F_726B);
-        let workers = workers.one_in(2).then_some(workers);
-        Self { node, rng, trial, hangs, moments, workers }
+        let workers = drawn(seed, 0x576F_726B, 2);
+        Self { node, rng, trial, hangs, moments, workers, inputs: Inputs::new(seed) }
     }
 
     pub fn steps(&self) -> u64 {
         self.node.outside.borrow().account.steps
     }
 
-    fn note(&self, what: &str) {
+    pub(super) fn note(&self, what: &str) {
         self.node.outside.borrow_mut().tell(what);
     }
 
@@ -119,6 +121,7 @@ impl Chaos {
         while self.steps() < steps {
             self.disturb_node();
             self.doom_worker();
+            self.annotate();
             let what = self.act();
             self.note(&what);
             let pause = match self.rng.below(8) {
@@ -139,11 +142,12 @@ impl Chaos {
                 self.pass(Duration::from_secs(260));
             }
         }
+        self.stand_still();
         self.finish();
     }
 
     /// Time passes. Power may go in the next life's first breath again, but each plan only once.
-    fn pass(&mut self, by: Duration) {
+    pub(super) fn pass(&mut self, by: Duration) {
         while !self.node.advance(by) {
             self.note("the power comes back");
             self.node.power_cycle();
@@ -199,7 +203,8 @@ impl Chaos {
             }
             23 if self.hangs => {
                 let deaf = self.rng.one_in(2);
-                format!("the kubelet hangs: {}, stopped: {deaf}", self.node.outside.borrow_mut().hang(deaf))
+                let judged = self.inputs.hangs_on_trial();
+                format!("the kubelet hangs: {}, stopped: {deaf}", self.node.outside.borrow_mut().hang(deaf, judged))
             }
             _ => "nothing".to_owned(),
         }
@@ -495,7 +500,7 @@ fn silence(outside: &mut Outside, rng: &mut Rng, hangs: bool) -> String {
         0..=2 => {
             let pause = Duration::from_secs(rng.pick(&[3, 20, 90, 300]));
             outside.silence.stall(now + pause);
-            let hangs = hangs && pause >= Duration::from_secs(90) && outside.hang(false);
+            let hangs = hangs && pause >= Duration::from_secs(90) && outside.hang(false, false);
             format!("the disk stalls for {pause:?}, and the kubelet hangs for that: {hangs}")
         }
         3 => {

@@ -18,6 +18,7 @@ use super::Rng;
 use super::account::SLACK;
 use super::laws::{self, Heed, Law};
 use super::ports::World;
+use super::still::Activity;
 use super::workers::Doom;
 use super::world::{Behaviour, Content, Due, Outside, ROOT};
 
@@ -315,6 +316,12 @@ impl Node {
     /// Counts a check; ends the world if it fails.
     pub fn must(&self, law: Law, holds: bool, why: impl FnOnce() -> String) {
         self.outside.borrow_mut().account.check(law, false, holds, why);
+        self.complain();
+    }
+
+    /// The machine did this in an hour in which nothing happened.
+    pub fn check_rest(&self, done: Activity) {
+        self.outside.borrow_mut().check_rest(&self.executor.state, done);
         self.complain();
     }
 

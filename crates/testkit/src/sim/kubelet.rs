@@ -67,6 +67,27 @@ pub struct Process {
     pub unread: bool,
 }
 
+/// How an API server that answers no question says so.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Refusal {
+    #[default]
+    Unreachable,
+    /// 429, or 503.
+    Busy,
+    /// It said so before, with `Retry-After`.
+    HeldBack,
+}
+
+impl Refusal {
+    fn observation(self) -> LeaseObservation {
+        match self {
+            Self::Unreachable => LeaseObservation::Unreachable("connection refused".to_owned()),
+            Self::Busy => LeaseObservation::Busy("503 Service Unavailable".to_owned()),
+            Self::HeldBack => LeaseObservation::HeldBack,
+        }
+    }
+}
+
 /// The node around the kubelet, and what its life leaves in the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
@@ -75,6 +96,7 @@ pub struct Surroundings {
     /// It then exits, instead of waiting.
     pub runtime_kills: bool,
     pub shutting_down: bool,
+    pub refusal: Refusal,
     /// This kubelet pings the watchdog.
     pub modern: bool,
     /// Nobody may read the Lease here.
@@ -355,12 +377,12 @@ impl Outside {
         }
     }
 
-    /// A kubelet that works, and on which nobody is to come to a verdict, hangs until there is another.
-    pub fn hang(&mut self, deaf: bool) -> bool {
+    /// A kubelet that works hangs until there is another; one on which somebody is to come to a verdict, if that is wanted.
+    pub fn hang(&mut self, deaf: bool, judged: bool) -> bool {
         let account = &self.account;
-        let settled = |it: &Process| it.path.is_none() || account.is_lkg(it.content);
-        let fits = |it: &Process| it.well_since.is_some() && it.content.behaviour.works() && settled(it);
-        let Some(pid) = self.process.as_ref().filter(|it| fits(it) && !account.is_testing()).map(|it| it.pid) else {
+        let settled = |it: &Process| (it.path.is_none() || account.is_lkg(it.content)) && !account.is_testing();
+        let fits = |it: &Process| it.well_since.is_some() && it.content.behaviour.works() && (judged || settled(it));
+        let Some(pid) = self.process.as_ref().filter(|it| fits(it)).map(|it| it.pid) else {
             return false;
         };
         self.process.iter_mut().for_each(|it| (it.hindered, it.hangs) = (true, Some(deaf)));
@@ -451,7 +473,8 @@ impl Outside {
         self.observations.note(Signal::ApiServer, self.answers_queries(), now);
         if !self.answers_queries() {
             self.observations.note(Signal::Lease, false, now);
-            return LeaseObservation::Unreachable("connection refused".to_owned());
+            let cut_off = self.process.as_ref().is_some_and(|it| it.cuts_off);
+            return if cut_off { Refusal::Unreachable } else { self.surroundings.refusal }.observation();
         }
         if self.surroundings.no_lease {
             self.observations.note(Signal::Lease, false, now);

@@ -64,6 +64,8 @@ pub enum Law {
     StatusIsTrue,
     ErrorIsLogged,
     NoSpinning,
+    Rests,
+    TrialEnds,
     GivesUp,
     WallClock,
     LastingFaults,
@@ -74,7 +76,7 @@ pub enum Law {
 pub type Entry = (Law, u64, &'static str);
 
 impl Law {
-    pub const ALL: [Entry; 49] = [
+    pub const ALL: [Entry; 51] = [
         (Self::Runs, 10_000, "law 1: a kubelet runs, but for moments"),
         (Self::RunsInStall, 3_000, "law 1: it does so while the store does not answer"),
         (Self::OneKubelet, 1_000, "law 1: there is one kubelet at a time, and the machine knows which"),
@@ -120,6 +122,8 @@ impl Law {
         (Self::StatusIsTrue, 500, "law 6: the status says what runs"),
         (Self::ErrorIsLogged, 200, "law 6: the error of the status is in the log word for word, with details"),
         (Self::NoSpinning, 1_000, "no busy loop"),
+        (Self::Rests, 1, "law 6: a node that is left alone with its faults comes to rest"),
+        (Self::TrialEnds, 1, "law 6: a trial ends, or a fault of the world that lasts holds it"),
         (Self::GivesUp, 4, "a question without an answer is given up"),
         (Self::WallClock, 1, "jumps of the wall clock change nothing"),
         (Self::LastingFaults, 5, "beside a fault that never heals, everything else goes on"),

@@ -7,9 +7,9 @@ use std::time::Duration;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::daemon::store_worker::StoreWorker;
-use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::model::LoadTarget;
 use kubelet_supervisor::machine::records::RecordFile;
+use kubelet_supervisor::machine::{Input, StoreOperation};
 use kubelet_supervisor::ports::{self, StoreRequest};
 
 use super::disk::SimDisk;
@@ -105,6 +105,8 @@ impl SimStore {
 impl ports::Store for SimStore {
     fn submit(&mut self, request: StoreRequest) -> Vec<Input> {
         self.note(&request);
+        let writes = request.operation() == StoreOperation::Write;
+        self.outside.did(|done| *if writes { &mut done.writes } else { &mut done.reads } += 1);
         {
             let mut outside = self.outside.0.borrow_mut();
             let now = outside.now;

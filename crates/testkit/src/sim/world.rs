@@ -56,6 +56,8 @@ pub enum Coming {
     /// The Node is under pressure no more.
     Relief,
     Fetched(Ticket, ConfigMapRef),
+    /// The Node's annotations ask for another try, or confirm.
+    Annotations(Option<String>, Option<String>),
 }
 
 /// What of the world is due.
@@ -239,6 +241,7 @@ impl Outside {
             Coming::Fetched(ticket, map) => Some(Input::ConfigMapFetched(ticket, self.fetched(&map))),
             Coming::Pods(ticket) => Some(Input::PodsObserved(ticket, self.pods(ticket))),
             Coming::Relief => self.relieve(),
+            Coming::Annotations(retry, confirm) => self.hear_annotations(retry, confirm),
             Coming::Streams(ticket) => Some(Input::StreamsObserved(ticket, Some(self.moments.streams))),
             Coming::Environment(ticket) => Some(Input::EnvironmentObserved(ticket, self.environment(ticket))),
         }

@@ -18,6 +18,9 @@ const UNNOTICED: Duration = Duration::from_secs(120);
 /// A change that was just heard of may be decided, and restart it anyhow.
 const CHANGES: Duration = Duration::from_secs(180);
 
+/// A verdict takes no longer, where somebody comes to one.
+const WHOEVER: Duration = Duration::from_secs(900);
+
 impl Outside {
     /// Since when the kubelet gives no sign of life, after it gave one.
     fn unresponsive_since(&self) -> Option<Duration> {
@@ -102,6 +105,9 @@ impl Outside {
         let trouble = self.trouble.until.max(self.silence.waited_until());
         let since = unresponsive_since.max(account.judged_last).max(trouble.unwrap_or_default());
         let due = since + self.hung_patience() + UNNOTICED;
+        // Whoever judges it, somebody acts: it is restarted, or what it runs is taken back.
+        let latest = unresponsive_since.max(trouble.unwrap_or_default()) + self.hung_patience() + WHOEVER;
+        let due = if process.hangs.is_some() { due.min(latest) } else { due };
         let content = process.content;
         // Another one would have to be started.
         let damaged = process.path.as_ref().is_some_and(|path| self.disk.is_rotten(content_dir(path)));

@@ -185,9 +185,13 @@ impl Outside {
             None => self.account.last.as_ref().is_some_and(|it| other(it) && it.stopping.is_none()),
             Some(it) => {
                 let far = it.hindered || it.content.behaviour.is_seen_from_afar();
+                let died = self.account.last.as_ref().is_some_and(|it| other(it) && it.stopping.is_none());
                 other(it)
                     && (far
+                        || died && !minutes(self.down_since, 60)
                         || it.sick_since.is_some_and(|since| minutes(since, 25))
+                        // It was sick a moment ago, and is so again and again.
+                        || it.revived.is_some_and(|(_, until)| !minutes(until, 60))
                         || !it.was_healthy && minutes(it.started, 100)
                         // As long as a kubelet's watchdog is waited for.
                         || !it.was_healthy && it.ready_at.is_some_and(|at| minutes(at, 60)))
