@@ -14,6 +14,10 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// probe or two, and rolling back costs a restart.
 pub const HEALTHZ_PATIENCE: Duration = Duration::from_secs(30);
 
+/// A version whose health was broken so often by short failures of healthz or pings has failed: each begins the trial anew, and a
+/// node that misses a probe now and then passes one of thirty.
+pub const TRIAL_BREAKS: u32 = 30;
+
 /// What a kubelet is told as WATCHDOG_USEC; it pings twice as often. The API's own example units
 /// use 30 s, and the kubelet ignores less than 1 s (watchdog_linux.go, v1.36).
 pub const WATCHDOG_INTERVAL: Duration = Duration::from_secs(30);

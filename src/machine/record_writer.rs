@@ -231,7 +231,7 @@ fn keep_evidence(current: &Records, written: &mut Records) {
     {
         attempt.earned = seen.earned;
         attempt.suspended = seen.suspended;
-        attempt.exits = seen.exits;
+        (attempt.exits, attempt.breaks) = (seen.exits, seen.breaks);
         attempt.progress.clone_from(&seen.progress);
         attempt.contact_boot.clone_from(&seen.contact_boot);
         attempt.failed = seen.failed;

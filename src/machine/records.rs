@@ -185,6 +185,8 @@ pub struct Attempt {
     pub contact_expected: bool,
     /// In this boot the kubelet was in contact for so long that a later loss is not the version's doing. Empty: in none.
     pub contact_boot: String,
+    /// How often healthz or the pings broke its health, each time for less than they may be bad.
+    pub breaks: u32,
     /// Health earned before the trial's clock last stopped.
     pub earned: Duration,
     /// The clock was stopped by a suspension: what was earned before it counts.

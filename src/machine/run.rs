@@ -64,6 +64,11 @@ impl Run {
         self.is_good(signal) && self.good.get(&signal).is_some_and(|at| now.since(*at) <= within)
     }
 
+    /// True if the process itself gives no sign of health.
+    pub(super) fn is_process_bad(&self) -> bool {
+        [Signal::Healthz, Signal::Watchdog].iter().any(|signal| self.bad.contains_key(signal))
+    }
+
     /// True if it was seen to be good, and not to be bad since.
     pub(super) fn is_good(&self, signal: Signal) -> bool {
         self.good.contains_key(&signal) && !self.bad.contains_key(&signal)

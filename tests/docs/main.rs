@@ -158,6 +158,7 @@ fn the_numbers() {
         limits::TRIAL_BOOTS.to_string(),
         "none".to_owned(),
         limits::TRIAL_EXITS.to_string(),
+        limits::TRIAL_BREAKS.to_string(),
         time(limits::ATTRIBUTION),
         time(limits::QUERY_DEADLINE),
         time(limits::SUSPENSION_GRACE),

@@ -139,7 +139,7 @@ fn mutate(source: &str, text: &str, mutant: &Mutant, number: usize) -> Result<St
     let [range] = found.as_slice() else {
         return Err(no_mutant(&format!("{original:?} is there {} times", found.len())));
     };
-    let there = &body[range.clone()];
+    let there = body.get(range.clone()).unwrap_or_default();
     let at = text.rfind(there).ok_or_else(|| no_mutant("another mutant hides it"))?;
     let both = format!("if crate::mutant({number}) {{ {mutated} }} else {{ {there} }}");
     let both = if original.ends_with([';', '}']) { both } else { format!("({both})") };
@@ -152,10 +152,10 @@ fn body<'a>(source: &'a str, function: &str) -> Option<&'a str> {
     let heads = [format!("fn {function}("), format!("fn {function}<")];
     let mut starts = heads.iter().flat_map(|head| source.match_indices(head.as_str())).map(|(at, _)| at);
     let (Some(start), None) = (starts.next(), starts.next()) else { return None };
-    let indent = source[..start].rsplit('\n').next().map_or(0, |line| line.len() - line.trim_start().len());
+    let (before, rest) = source.split_at_checked(start)?;
+    let indent = before.rsplit('\n').next().map_or(0, |line| line.len() - line.trim_start().len());
     let end = format!("\n{}}}\n", " ".repeat(indent));
-    let length = source[start..].find(&end)? + end.len();
-    Some(&source[start..start + length])
+    rest.get(..rest.find(&end)? + end.len())
 }
 
 /// What the compiler sees of a text: no white space, and no comma that only ends a list.

@@ -338,10 +338,12 @@ impl State {
             Some(_) if !suspended => Some(now),
             _ => run.broken_since,
         };
+        let breaks = before.is_some() && !healthy && !suspended && run.is_process_bad();
         let broken = run.is_broken(now);
         // The kubelet needs some time after a suspension to be well again, and a worker to see that it is, but no longer.
         let in_time = run.is_fresh(Some(run.start_timeout_from), limits::SUSPENSION_GRACE, now);
         let Some(attempt) = self.writer.attempt_mut().filter(|_| on_trial) else { return };
+        attempt.breaks = attempt.breaks.saturating_add(u32::from(breaks));
         match (healthy, before) {
             (true, None) if !(std::mem::take(&mut attempt.suspended) && in_time) => attempt.earned = Duration::ZERO,
             (true, _) => {}

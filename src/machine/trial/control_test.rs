@@ -147,7 +147,7 @@ impl State {
         let failed = records.bad.iter().rev().find(|bad| bad.is_about(&version)).map(|bad| bad.kubelet.clone());
         records.bad.retain(|bad| !bad.is_about(&version) || Some(&bad.kubelet) != failed.as_ref());
         attempt.clearances = attempt.clearances.saturating_add(1);
-        (attempt.exits, attempt.earned, attempt.progress) = (0, Duration::ZERO, None);
+        (attempt.exits, attempt.breaks, attempt.earned, attempt.progress) = (0, 0, Duration::ZERO, None);
         records.phase = Phase::RetryLater(attempt, why.to_owned());
         self.apply_now(records, fx);
         self.new_decision();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::machine::evidence::{Failure, Signal};
 use crate::machine::records::Phase;
-use crate::machine::{Run, State};
+use crate::machine::{Run, State, limits};
 
 impl State {
     /// The failure that counts now, and what to say of it: for last known good, one like that of the version that failed.
@@ -27,6 +27,11 @@ impl State {
             let waited_for = if run.is_ready() { "healthz" } else { "READY=1" };
             let seconds = self.settings.start_timeout.as_secs();
             found.push((Failure::StartTimeout, format!("the kubelet gave no {waited_for} within {seconds} s")));
+        }
+        let breaks = self.records().phase.trial().map_or(0, |attempt| attempt.breaks);
+        if self.is_on_trial() && breaks >= limits::TRIAL_BREAKS {
+            let detail = format!("healthz or its pings failed {breaks} times within the trial, each time for a while");
+            found.push((Failure::Signal(Signal::Healthz), detail));
         }
         let heard = run.hears_api_server(now);
         let bad = run.held_against().filter(|(signal, since)| {

@@ -267,3 +267,20 @@ fn a_runtime_that_comes_back_after_the_rollback_is_nobodys_fault() {
         }
     }
 }
+
+/// Each failure is shorter than what fails a trial, and each begins the trial anew.
+#[test]
+fn a_version_whose_health_flaps_ends_its_trial() {
+    for last_known_good_flaps in [false, true] {
+        let mut node = proven("a");
+        node.assign("b").pass(30);
+        for second in 0..minutes(60) {
+            let flaps = node.running() == Some("b") || last_known_good_flaps && node.running() == Some("a");
+            node.healthz = Some(!flaps || second % 30 < 20);
+            node.pass(1);
+        }
+        assert_eq!(node.last_known_good(), "a");
+        let cleared = node.events().contains(&"KubeletConfigNotBlamed");
+        assert!(rolled_back(&node) && cleared == last_known_good_flaps, "{:?}", node.events());
+    }
+}

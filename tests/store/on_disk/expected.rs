@@ -72,6 +72,7 @@ pub fn attempt() -> Attempt {
         version: version(2, "a"),
         tries: 2,
         exits: 3,
+        breaks: 0,
         baseline: Some(SIGNALS.into()),
         contact_expected: true,
         contact_boot: "0123456789abcdef0123456789abcdef".to_owned(),

@@ -122,8 +122,8 @@ impl Behaviour {
             Self::CutsOff | Self::NotReady | Self::SilentAfter(_) | Self::LeavesLease => {
                 self.betrayed_by().map_or(Outcome::Passes, fails_by)
             }
-            Self::LosesPods => Outcome::Either,
-            Self::Flaps => Outcome::Stays,
+            // What flaps for long enough fails.
+            Self::LosesPods | Self::Flaps => Outcome::Either,
             // Who was sick before does not fail for it, but earns nothing by it either.
             Self::HalfReady | Self::SickAfter(_) if !judged(Signal::Healthz) => Outcome::Stays,
             _ => Outcome::Fails,

@@ -6,7 +6,6 @@ use kubelet_supervisor::machine::State;
 use kubelet_supervisor::machine::records::Phase;
 use kubelet_supervisor::machine::status::node_status;
 
-use super::behaviour::Outcome;
 use super::chaos::Chaos;
 use super::laws::Law;
 use super::world::Outside;
@@ -87,8 +86,6 @@ impl Outside {
         let runtime = self.surroundings.runtime_down && self.surroundings.runtime_kills;
         let dies = self.process.is_none() || self.is_dying() || runtime || self.torn_local.is_some();
         let starts = if dies { 360 } else { 4 };
-        // What healthz says flaps: the trial's end is told, and taken back.
-        let flaps = self.process.as_ref().is_some_and(|it| it.content.behaviour.outcome(None) == Outcome::Stays);
         let most = Activity {
             starts,
             // A disk that fails is tried every 30 s.
@@ -101,7 +98,7 @@ impl Outside {
             looked: if judges { 2000 } else { 700 } + 500 * done.starts,
             events: 10,
             lines: 130 + 5 * done.starts,
-            published: if flaps { 260 } else { 10 } + done.starts,
+            published: 10 + done.starts,
         };
         let beyond = done.exceeds(most);
         self.account.check(Law::Rests, false, beyond.is_none(), || {
@@ -110,7 +107,7 @@ impl Outside {
         let condition = node_status(state).condition;
         let is_open = matches!(state.records().phase, Phase::Trial(_) | Phase::ControlTest(..));
         let held = self.in_trouble() || self.account.pinned.is_some() || self.process.is_none() || dies;
-        self.account.check(Law::TrialEnds, flaps, held || !is_open, || {
+        self.account.check(Law::TrialEnds, false, held || !is_open, || {
             format!("a trial or its control test has no end after hours, and {condition:?} is all that is said")
         });
     }
