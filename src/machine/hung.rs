@@ -43,7 +43,9 @@ pub(super) struct Hung {
     not_restarted: Option<NoRestart>,
     /// Restarts, each within an hour of life of the one before.
     restarts: u32,
-    /// What would be started was loaded. The observation of the node is waited for until then: the kubelet is restarted, or not.
+    /// What would be started was loaded, and need not be again while the kubelet gives no sign of life.
+    is_loaded: bool,
+    /// The observation of the node is waited for until then: the kubelet is restarted, or not.
     observing: Option<Moment>,
 }
 
@@ -138,11 +140,11 @@ impl Hung {
     /// An observation, `most` after the one before, or that one counts for nothing. True if an hour of life is full.
     fn note(&mut self, alive: bool, now: Moment, most: Duration) -> bool {
         if self.last_observation.replace(now).is_none_or(|before| now.since(before) > most) {
-            (self.alive_since, self.unresponsive_since) = (None, None);
+            (self.alive_since, self.unresponsive_since, self.is_loaded) = (None, None, false);
         }
         if alive {
             (self.was_alive, self.unresponsive_since, self.not_restarted) = (true, None, None);
-            self.observing = None;
+            (self.observing, self.is_loaded) = (None, false);
             return now.since(*self.alive_since.get_or_insert(now)) >= limits::HUNG_BACKOFF_RESET;
         }
         self.alive_since = None;

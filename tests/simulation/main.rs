@@ -179,6 +179,10 @@ const FAILED_ONCE: &[u64] = &[
     1596,
     1600,
     2008,
+    149,
+    239,
+    585,
+    595,
 ];
 
 fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {

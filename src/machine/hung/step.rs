@@ -116,7 +116,12 @@ impl State {
         let patience = self.hung.patience(self.settings.hung_after);
         let is_over = self.hung.unresponsive_since.is_some_and(|since| now.since(since) >= patience);
         let is_asked = self.hung.observing.is_some() || self.asks.is_open(Asker::HungLoad);
-        if is_over && !is_asked && self.may_restart_hung() {
+        if !is_over || is_asked || !self.may_restart_hung() {
+            return;
+        }
+        if self.hung.is_loaded {
+            self.observe_hung(fx);
+        } else {
             fx.push(Effect::Store(StoreRequest::ProbeDisk));
             let target = Version::load_target(self.desired().as_ref());
             self.ask_load(Asker::HungLoad, target, limits::LOAD_DEADLINE, fx);
@@ -140,6 +145,11 @@ impl State {
         if let Some(why) = self.is_running_damaged().then_some(NoRestart::Damaged).or(why) {
             return self.leave_running(why, fx);
         }
+        self.hung.is_loaded = true;
+        self.observe_hung(fx);
+    }
+
+    fn observe_hung(&mut self, fx: &mut Vec<Effect>) {
         fx.push(Effect::ReadLogTail);
         self.query(Query::Environment(self.runtime_socket()), fx);
         self.hung.observing = Some(later(self.now, limits::QUERY_DEADLINE));
@@ -164,7 +174,9 @@ impl State {
     /// It is not restarted now. What it does without a runtime, memory or disk says nothing of what it does with them: it is
     /// looked at anew for the whole time. Where nobody could look at the node it is asked again.
     fn leave_running(&mut self, why: NoRestart, fx: &mut Vec<Effect>) {
-        self.hung.unresponsive_since.take_if(|_| why != NoRestart::Unobserved);
+        if why != NoRestart::Unobserved {
+            (self.hung.unresponsive_since, self.hung.is_loaded) = (None, false);
+        }
         if self.hung.not_restarted.replace(why) != Some(why) {
             let (missing, why) = (missing(self.liveness_signal()), why.message());
             log(fx, Level::Warn, format!("the kubelet gives {missing}, and is not restarted: {why}"));
@@ -177,7 +189,12 @@ impl State {
     }
 
     fn restart_hung(&mut self, fx: &mut Vec<Effect>) {
-        let Some(since) = self.hung.unresponsive_since.take() else { return };
+        let Some(since) = self.hung.unresponsive_since else { return };
+        self.count_exit_after_reset(self.active().cloned().as_ref(), "as it hung", fx);
+        if self.active().is_none() && self.desired().is_some() {
+            return; // it is not restarted as it was
+        }
+        self.hung.unresponsive_since = None;
         let unresponsive_for = self.now.since(since);
         self.hung.restarts = self.hung.restarts.saturating_add(1);
         let next = self.hung.patience(self.settings.hung_after);
@@ -186,6 +203,5 @@ impl State {
         event.log_tail = self.last_log_lines(usize::MAX);
         fx.push(Effect::Emit(event));
         self.dump_and_stop(fx);
-        self.count_exit_after_reset(self.active().cloned().as_ref(), "as it hung", fx);
     }
 }

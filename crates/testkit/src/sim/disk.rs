@@ -96,6 +96,12 @@ impl SimDisk {
         inner.plans.iter().any(|plan| plan.fault == Fault::Full && !plan.once && plan.at <= inner.operations)
     }
 
+    /// True while writes fail, and go on failing.
+    pub fn refuses_writes(&self) -> bool {
+        let inner = self.inner.borrow();
+        inner.plans.iter().any(|plan| !plan.once && plan.at <= inner.operations)
+    }
+
     pub fn is_off(&self) -> bool {
         self.inner.borrow().off
     }

@@ -6,6 +6,7 @@ use kubelet_supervisor::machine::State;
 use kubelet_supervisor::machine::records::Phase;
 use kubelet_supervisor::machine::status::node_status;
 
+use super::behaviour::Outcome;
 use super::chaos::Chaos;
 use super::laws::Law;
 use super::world::Outside;
@@ -107,7 +108,12 @@ impl Outside {
         let condition = node_status(state).condition;
         let is_open = matches!(state.records().phase, Phase::Trial(_) | Phase::ControlTest(..));
         let held = self.in_trouble() || self.account.pinned.is_some() || self.process.is_none() || dies;
-        self.account.check(Law::TrialEnds, false, held || !is_open, || {
+        // No verdict is taken that cannot be written, and none on one that was as sick before.
+        let stays = self.process.as_ref().is_some_and(|process| {
+            let content = process.content;
+            content.behaviour.outcome(self.account.baseline(content)) == Outcome::Stays
+        });
+        self.account.check(Law::TrialEnds, stays || self.disk.refuses_writes(), held || !is_open, || {
             format!("a trial or its control test has no end after hours, and {condition:?} is all that is said")
         });
     }
