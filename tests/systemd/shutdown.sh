@@ -13,8 +13,11 @@ answers() { # PATH PATTERN: the API server says that
     [[ $said = *$2* ]]
 }
 lease() { answers /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1 renewTime 2>/dev/null; }
-# All but the tries, the trial's clock, which stands still while judgement is suspended, and what is of the kubelet alone.
-evidence() { sed '/"progress": {/,/^ \{6\}},\{0,1\}$/d' | grep -vE '"(tries|suspended|secs|nanos|alive)":'; }
+# What is on record of the version on trial, but the tries, the trial's clock, which stands still while judgement is suspended, and
+# what was seen of one kubelet alone.
+evidence() {
+    sed -n '/^  "phase": {/,/^  }/p' | sed '/"progress": {/,/^ \{6\}},\{0,1\}$/d' | grep -vE '"(tries|suspended|secs|nanos)":'
+}
 tries() { sed -n 's/.*"tries": *\([0-9]*\).*/\1/p'; }
 
 before_shutdown() {
