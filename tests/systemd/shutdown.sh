@@ -13,10 +13,10 @@ answers() { # PATH PATTERN: the API server says that
     [[ $said = *$2* ]]
 }
 lease() { answers /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1 renewTime 2>/dev/null; }
-# What is on record of the version on trial, but the tries, the trial's clock, which stands still while judgement is suspended, and
+# What is on record of the version on trial, but the tries, the breaks of its health, the trial's clock, which stands still while judgement is suspended, and
 # what was seen of one kubelet alone.
 evidence() {
-    sed -n '/^  "phase": {/,/^  }/p' | sed '/"progress": {/,/^ \{6\}},\{0,1\}$/d' | grep -vE '"(tries|suspended|secs|nanos)":'
+    sed -n '/^  "phase": {/,/^  }/p' | sed '/"progress": {/,/^ \{6\}},\{0,1\}$/d' | grep -vE '"(tries|breaks|suspended|secs|nanos)":'
 }
 tries() { sed -n 's/.*"tries": *\([0-9]*\).*/\1/p'; }
 
