@@ -74,10 +74,18 @@ const DOUBLINGS: u32 = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Question {
     ticket: Ticket,
-    /// An answer is usually there by then.
+    /// `None`: it is asked anew by whoever asked.
+    deadline: Option<Deadline>,
+}
+
+/// Until when an answer is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Deadline {
+    /// It is usually there by then.
     usually: Moment,
-    /// When it counts as unanswered, and the answer of then; `None`: it is asked anew by whoever asked.
-    unanswered: Option<(Moment, Input)>,
+    until: Moment,
+    /// What counts as the answer then.
+    unanswered: Input,
 }
 
 /// All of them.
@@ -101,8 +109,9 @@ impl Asks {
         let (usually, patience) = (later(now, patience), self.patience(asker, patience));
         self.last += 1;
         let effect = request(self.last);
-        let unanswered = effect.unanswered(patience).map(|answer| (later(now, patience), answer));
-        self.open.insert(asker, Question { ticket: self.last, usually, unanswered });
+        let deadline = |unanswered| Deadline { usually, until: later(now, patience), unanswered };
+        let deadline = effect.unanswered(patience).map(deadline);
+        self.open.insert(asker, Question { ticket: self.last, deadline });
         effect
     }
 
@@ -113,9 +122,9 @@ impl Asks {
     }
 
     /// One that whoever asks gives up.
-    pub(super) fn ask_for_ever(&mut self, asker: Asker, now: Moment) -> Ticket {
+    pub(super) fn ask_for_ever(&mut self, asker: Asker) -> Ticket {
         self.last += 1;
-        self.open.insert(asker, Question { ticket: self.last, usually: now, unanswered: None });
+        self.open.insert(asker, Question { ticket: self.last, deadline: None });
         self.last
     }
 
@@ -123,7 +132,7 @@ impl Asks {
     pub(super) fn answered(&mut self, ticket: Ticket, now: Moment) -> Option<Asker> {
         let asker = self.open.iter().find(|(_, question)| question.ticket == ticket).map(|(asker, _)| *asker)?;
         let question = self.open.remove(&asker)?;
-        if now <= question.usually {
+        if question.deadline.is_some_and(|deadline| now <= deadline.usually) {
             self.late.remove(&asker);
         }
         Some(asker)
@@ -131,10 +140,9 @@ impl Asks {
 
     /// A question whose time is over, and what counts as its answer.
     pub(super) fn unanswered(&mut self, now: Moment) -> Option<(Asker, Input)> {
-        let is_over =
-            |(_, question): &(&Asker, &Question)| question.unanswered.as_ref().is_some_and(|(until, _)| now >= *until);
-        let asker = self.open.iter().find(is_over).map(|(asker, _)| *asker)?;
-        let (_, answer) = self.open.remove(&asker)?.unanswered?;
+        let is_over = |question: &Question| question.deadline.as_ref().is_some_and(|deadline| now >= deadline.until);
+        let asker = self.open.iter().find(|(_, question)| is_over(question)).map(|(asker, _)| *asker)?;
+        let answer = self.open.remove(&asker)?.deadline?.unanswered;
         if !matches!(asker, Asker::Start | Asker::HungProbe) {
             let late = self.late.entry(asker).or_default();
             *late = late.saturating_add(1);
@@ -144,8 +152,8 @@ impl Asks {
 
     /// The answer is waited for no longer than this.
     pub(super) fn hurry(&mut self, asker: Asker, latest: Moment) {
-        if let Some((until, _)) = self.open.get_mut(&asker).and_then(|question| question.unanswered.as_mut()) {
-            *until = latest.min(*until);
+        if let Some(deadline) = self.open.get_mut(&asker).and_then(|question| question.deadline.as_mut()) {
+            deadline.until = latest.min(deadline.until);
         }
     }
 
@@ -169,6 +177,6 @@ impl Asks {
     }
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.open.values().filter_map(|question| question.unanswered.as_ref()).map(|(until, _)| *until));
+        due.extend(self.open.values().filter_map(|question| question.deadline.as_ref()).map(|deadline| deadline.until));
     }
 }

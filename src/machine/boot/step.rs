@@ -30,8 +30,7 @@ impl State {
     }
 
     fn read_records(&mut self, fx: &mut Vec<Effect>) {
-        let ticket =
-            self.asks.ticket(Asker::Records).unwrap_or_else(|| self.asks.ask_for_ever(Asker::Records, self.now));
+        let ticket = self.asks.ticket(Asker::Records).unwrap_or_else(|| self.asks.ask_for_ever(Asker::Records));
         let patience = match self.process.kubelet() {
             Kubelet::NotBegun if self.reading.at.is_none() => limits::LOAD_DEADLINE,
             _ => limits::STORE_DEADLINE,

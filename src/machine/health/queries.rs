@@ -44,7 +44,7 @@ impl State {
 
     /// Asks the kubelet's healthz.
     pub(in crate::machine) fn probe(&mut self, target: HealthzTarget, fx: &mut Vec<Effect>) {
-        let ticket = self.asks.ask_for_ever(Asker::Observed(Observation::Healthz), self.now);
+        let ticket = self.asks.ask_for_ever(Asker::Observed(Observation::Healthz));
         fx.push(Effect::Probe(ticket, target));
     }
 
@@ -64,7 +64,7 @@ impl State {
             }
             Query::Streams(..) => Observation::Streams,
         };
-        fx.push(Effect::Query(self.asks.ask_for_ever(Asker::Observed(observation), self.now), query));
+        fx.push(Effect::Query(self.asks.ask_for_ever(Asker::Observed(observation)), query));
     }
 
     /// Asks whatever is due to be asked.

@@ -92,14 +92,17 @@ impl SimDisk {
 
     /// True while writes fail for want of room.
     pub fn is_full(&self) -> bool {
-        let inner = self.inner.borrow();
-        inner.plans.iter().any(|plan| plan.fault == Fault::Full && !plan.once && plan.at <= inner.operations)
+        self.has_lasting(|fault| fault == Fault::Full)
     }
 
     /// True while writes fail, and go on failing.
     pub fn refuses_writes(&self) -> bool {
+        self.has_lasting(|_| true)
+    }
+
+    fn has_lasting(&self, is_it: impl Fn(Fault) -> bool) -> bool {
         let inner = self.inner.borrow();
-        inner.plans.iter().any(|plan| !plan.once && plan.at <= inner.operations)
+        inner.plans.iter().any(|plan| is_it(plan.fault) && !plan.once && plan.at <= inner.operations)
     }
 
     pub fn is_off(&self) -> bool {
