@@ -49,7 +49,7 @@ pub(crate) fn mutant(number: u32) -> bool {
 "#;
 
 /// A mutant must be caught within so many worlds ...
-const WORLDS: u64 = 200;
+const WORLDS: u64 = 500;
 /// ... and its process, which computes for some seconds, ends by then: it may have the lowest priority.
 const PATIENCE: Duration = Duration::from_secs(900);
 
