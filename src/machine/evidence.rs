@@ -275,6 +275,8 @@ pub enum Hold {
     Pressure(BTreeSet<NodePressure>),
     /// Any restart would cost these pods (with the kubelet's reason); what to write where to accept that, if it can be.
     PodsLost(Vec<String>, Option<&'static str>),
+    /// The API server, from which the change came, is away.
+    ApiServer,
 }
 
 impl Hold {
@@ -285,11 +287,12 @@ impl Hold {
             Self::Streams(_) => "streams",
             Self::Pressure(_) => "pressure",
             Self::PodsLost(..) => "pods-lost",
+            Self::ApiServer => Signal::ApiServer.label(),
         }
     }
 
     /// All labels.
-    pub const LABELS: [&str; 3] = ["streams", "pressure", "pods-lost"];
+    pub const LABELS: [&str; 4] = ["streams", "pressure", "pods-lost", "api-server"];
 }
 
 impl std::fmt::Display for Hold {
@@ -301,6 +304,7 @@ impl std::fmt::Display for Hold {
                 let conditions: Vec<&str> = conditions.iter().map(|it| it.condition()).collect();
                 write!(f, "the Node has {}", conditions.join(" and "))
             }
+            Self::ApiServer => f.write_str(Suspension::ApiServer.message()),
             Self::PodsLost(pods, acknowledged_by) => {
                 // A pod's name may have 253 characters, its namespace 63.
                 write!(f, "any restart would cost pods (move them away")?;

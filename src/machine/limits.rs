@@ -107,8 +107,8 @@ pub const SUSPENSION_GRACE: Duration = Duration::from_secs(30);
 /// lost, and the next may take 5 s.
 pub const API_SERVER_HEARD: Duration = Duration::from_secs(25);
 
-/// The longest pause before a change that waits for the API server asks for it again: it lists the pods, too, on each node.
-pub(crate) const CONTACT_RETRY_MAX: Duration = Duration::from_secs(60);
+/// The longest pause before a change that is held asks again for what holds it: it lists the pods, on each node.
+pub(crate) const HELD_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 /// An observation of the node counts for so long.
 pub(crate) const QUERY_VALID: Duration = Duration::from_secs(30);
@@ -157,12 +157,8 @@ pub const SPREAD: Duration = Duration::from_secs(300);
 pub const COURTESY: Duration = Duration::from_secs(30);
 /// The longest such wait that may be asked for: what has to be changed is not kept back by a stream for ever.
 pub const COURTESY_MAX: Duration = Duration::from_secs(3600);
-/// The node is observed so often meanwhile: nothing tells of the end of another process' connection ...
-pub(crate) const GOOD_MOMENT_INTERVAL: Duration = Duration::from_secs(1);
-/// ... its pods so often, also where a change waits for them to go: longer than such a query may take ...
-pub(crate) const LOST_PODS_INTERVAL: Duration = Duration::from_secs(10);
-/// ... and who has not answered by then knows nothing that would hold the change.
-pub const GOOD_MOMENT_PATIENCE: Duration = Duration::from_secs(3);
+/// They are asked for so often meanwhile: nothing tells of the end of another process' connection.
+pub(crate) const STREAMS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// From SIGTERM to SIGKILL. The kubelet exits within 20 ms of SIGTERM and does not drain.
 pub const STOP_GRACE: Duration = Duration::from_secs(15);

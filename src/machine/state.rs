@@ -252,6 +252,7 @@ impl State {
         self.sync.deadlines(self.now, &mut due);
         if let Some(change) = &self.change {
             change.deadlines(self.now, &mut due);
+            self.gate_deadlines(&mut due);
         }
         self.launch.deadlines(self.now, &mut due);
         self.drift.deadlines(&mut due);

@@ -5,7 +5,7 @@ mod behaviour;
 mod counted;
 mod defects;
 mod drift;
-mod good_moment;
+mod gate;
 mod hung;
 mod local_files;
 mod policy;

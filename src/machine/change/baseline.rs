@@ -2,29 +2,10 @@
 
 use std::time::Duration;
 
-use crate::machine::evidence::{Baseline, Query, Signal};
-use crate::machine::io::Effect;
-use crate::machine::model::later;
-use crate::machine::{Run, State, limits};
+use crate::machine::evidence::{Baseline, Signal};
+use crate::machine::{Run, State};
 
 impl State {
-    /// Asks for everything that may be good now.
-    pub(super) fn query_baseline(&mut self, fx: &mut Vec<Effect>) {
-        let mut asked = Baseline::from([Signal::ApiServer, Signal::Lease, Signal::Pods, Signal::Runtime]);
-        let healthz = self.running().healthz.clone().filter(|_| self.is_ready());
-        if let Some(target) = healthz {
-            asked.insert(Signal::Healthz);
-            self.probe(target, fx);
-        }
-        let until = later(self.now, limits::BASELINE);
-        if let Some(change) = &mut self.change {
-            (change.baseline, change.unanswered, change.baseline_until) = (Baseline::new(), asked, until);
-        }
-        for query in [Query::Environment(self.runtime_socket()), Query::Lease, Query::Pods] {
-            self.query(query, fx);
-        }
-    }
-
     /// What the coming attempt is judged by, and whether it has to come into contact whatever is known.
     pub(super) fn baseline_for_attempt(&self, contact_expected: &mut bool) -> Option<Baseline> {
         // A change that follows an unproven one is judged by what was good before that, where it is known: what was adopted
@@ -34,7 +15,7 @@ impl State {
         if let Some(before) = unproven.and_then(|attempt| attempt.baseline.clone()) {
             return Some(before);
         }
-        let mut baseline = self.change.as_ref()?.baseline.clone();
+        let mut baseline = self.inquiry_of_change()?.good.clone();
         let started = |run: &&Run| run.is_ready() || self.now.since(run.started) >= self.settings.start_timeout;
         let Some(run) = self.process.run().filter(started) else {
             // A kubelet that is not up gives no signs. The node around it does, and what was good on this node

@@ -151,8 +151,7 @@ impl State {
             .into_iter()
             .flatten()
             .any(|attempt| attempt.contact_expected || attempt.baseline.as_ref().is_some_and(tells_of_contact));
-        let pods =
-            self.change.as_ref().and_then(|change| change.inventory.as_ref()).map(|inventory| inventory.pods.iter());
+        let pods = self.inventory_of_change().map(|inventory| inventory.pods.iter());
         let lost_anyway = self.lost_to_any_restart(rendered);
         let is_judged_by = |pod: &&PodSummary| pod.is_live() && !lost_anyway.contains(&pod.name);
         let pods = pods.into_iter().flatten().filter(is_judged_by).map(|pod| pod.uid.clone());
@@ -247,11 +246,11 @@ impl State {
                 }
             }
             (Proposal::Switch, _) => {
-                self.forget_good_moment();
+                self.forget_wait();
                 // The way back may lead there: a file that says the same as the version is nothing to go back to.
                 self.launch.forget_local();
             }
-            (Proposal::Reset, _) => self.forget_good_moment(),
+            (Proposal::Reset, _) => self.forget_wait(),
             _ => {}
         }
         if *proposal != Proposal::Adopt {

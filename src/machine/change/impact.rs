@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::machine::evidence::Hold;
 use crate::machine::io::{Effect, log};
 use crate::machine::model::{ConfigError, Rendered};
 use crate::machine::records::Version;
@@ -66,8 +67,7 @@ impl State {
         rendered: &Rendered,
         fx: &mut Vec<Effect>,
     ) {
-        let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
-        let unlisted = self.settings.api_server && inventory.is_none() && !self.is_way_back(rendered);
+        let unlisted = self.settings.api_server && self.inventory_of_change().is_none() && !self.is_way_back(rendered);
         let unlisted = unlisted
             .then(|| "the pods of this node could not be listed, so what the restart costs is not known".to_owned());
         for why in told.into_iter().chain(unlisted) {
@@ -109,10 +109,14 @@ impl State {
         Some((hazard::refused_classes(&changes, &acknowledged), bounded_by_policy(why, rendered)))
     }
 
+    /// The pods before the change, as far as they were listed.
+    pub(super) fn inventory_of_change(&self) -> Option<&PodInventory> {
+        self.inquiry_of_change()?.inventory.as_ref()
+    }
+
     /// What the restart of the change under way would cost.
     pub(super) fn impacts_of_change(&self, rendered: &Rendered) -> Vec<Impact> {
-        let inventory = self.change.as_ref().and_then(|change| change.inventory.as_ref());
-        self.impacts(rendered, inventory, &self.health.supplies())
+        self.impacts(rendered, self.inventory_of_change(), &self.health.supplies())
     }
 
     /// What a restart into it would cost, as far as that can be foreseen.
@@ -141,6 +145,18 @@ pub(in crate::machine) fn refused_impact(
     let why = hazard::refused_impact(impacts, &acknowledged(rendered))?;
     let pods = impacts.iter().flat_map(Impact::lost).map(str::to_owned).collect();
     Some((pods, bounded_by_policy(why, rendered)))
+}
+
+/// The pods that any restart would cost, unless that is accepted. A reset (no source) and the local files have nothing that
+/// could accept it, and are told of alone. What the change would cost itself refuses it, and is looked at first.
+pub(super) fn pods_lost(source: &Source, rendered: &Rendered, impacts: &[Impact]) -> Option<Hold> {
+    let pods: Vec<String> = hazard::lost_to_any_restart(impacts).into_iter().map(ToString::to_string).collect();
+    let accepted = hazard::accepts_any_restart(rendered.annotations.acknowledge.as_deref());
+    if pods.is_empty() || accepted || source.is_local_files() || refused_impact(impacts, rendered).is_some() {
+        return None;
+    }
+    let how = "annotation kubelet-supervisor.io/acknowledge: pods";
+    Some(Hold::PodsLost(pods, rendered.admission.lets_acknowledge(HazardClass::Pods).then_some(how)))
 }
 
 /// What an operator accepted for it, and where.

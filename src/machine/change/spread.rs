@@ -17,7 +17,7 @@ impl State {
     /// everywhere while it costs nothing; only the restart waits.
     pub(super) fn spread_start(&mut self, source: &Source) -> Option<Moment> {
         let wait = self.spread_wait(source);
-        (!wait.is_zero()).then(|| later(self.first_seen(source), wait))
+        (!wait.is_zero()).then(|| later(self.wait_of(Some(source)).first_seen, wait))
     }
 
     /// How long this node waits for its turn.
@@ -48,24 +48,13 @@ impl State {
     /// The change that waits for its start, and until when.
     #[must_use]
     pub fn scheduled(&self) -> Option<(&Source, Moment)> {
-        let Some(Change { source: Some(source), stage: Stage::Spread(_), starts_at: Some(at), .. }) = &self.change
-        else {
-            return None;
-        };
-        Some((source, *at))
+        let Change { source, stage: Stage::Gate(_), .. } = self.change.as_ref()? else { return None };
+        Some((source.as_ref()?, self.pending_start()?))
     }
 
     /// The start of the change, if it is still to come.
     pub(in crate::machine) fn pending_start(&self) -> Option<Moment> {
         self.change.as_ref()?.starts_at.filter(|at| *at > self.now)
-    }
-
-    /// The moment at which the spread of a version is counted from: what interrupts the wait, a kubelet that dies or an
-    /// operator's freeze, does not prolong it.
-    pub(super) fn first_seen(&mut self, source: &Source) -> Moment {
-        self.pending.first_seen.take_if(|(seen, _)| seen != source);
-        let (_, seen) = self.pending.first_seen.get_or_insert_with(|| (source.clone(), self.now));
-        *seen
     }
 }
 

@@ -1,20 +1,18 @@
 //! The change goes on, stage by stage.
 
-use super::{Change, Inquiry, Stage};
+use super::wait::Inquiry;
+use super::{Change, Stage};
 use crate::machine::asks::Asker;
-use crate::machine::evidence::Signal;
 use crate::machine::io::{Effect, StoreRequest, log};
-use crate::machine::model::{ConfigError, LoadTarget, Moment, RenderError, Rendered, Verdict, later};
+use crate::machine::model::{ConfigError, LoadTarget, Moment, RenderError, Rendered, Verdict};
 use crate::machine::proposal::Proposal;
 use crate::machine::records::{Phase, Records, Version};
 use crate::machine::sync::Resolution;
 use crate::machine::{Counter, Level, State, limits};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
-use kubelet_config::duration;
 use kubelet_config::hazard;
 use kubelet_config::source::{Payload, Source};
-use kubelet_config::status;
 use std::sync::Arc;
 
 impl State {
@@ -36,9 +34,7 @@ impl State {
         if self.launch.is_preflighting() {
             return; // it would be dropped for that, and begun anew without an end
         }
-        self.end_spread();
-        self.await_good_moment(fx);
-        self.await_baseline(fx);
+        self.tick_gate(fx);
         if !self.writer.is_idle() {
             return;
         }
@@ -62,7 +58,7 @@ impl State {
         };
         if self.change.as_ref().is_some_and(is_gone) {
             self.change = None;
-            self.forget_good_moment();
+            self.forget_wait();
         }
     }
 
@@ -120,15 +116,15 @@ impl State {
             return self.record_reset(fx);
         }
         self.ask_load(Asker::Change, LoadTarget::Local, limits::STORE_DEADLINE, fx);
-        self.change = Some(Change::new(None, Stage::Loading, None, self.now));
+        self.change = Some(Change::new(None, Stage::Loading, None));
     }
 
-    /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble, once no pressure is in the way.
+    /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble, once nothing is in the way.
     fn reset_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
         match result {
             Ok(rendered) if self.running().digest.as_ref() != Some(&rendered.digest) => self.accepted(rendered, fx),
-            Err(_) if self.has_lasting_hold(None, &self.unloadable(), &[]) => self.accepted(self.unloadable(), fx),
-            _ => self.record_reset(fx),
+            Ok(_) => self.record_reset(fx),
+            Err(_) => self.accepted(self.unloadable(), fx),
         }
     }
 
@@ -165,7 +161,7 @@ impl State {
             None => self.load_change(&source, fx),
         };
         let starts_at = self.spread_start(&source);
-        self.change = Some(Change::new(Some(source), stage, starts_at, self.now));
+        self.change = Some(Change::new(Some(source), stage, starts_at));
     }
 
     fn load_change(&mut self, source: &Source, fx: &mut Vec<Effect>) -> Stage {
@@ -263,103 +259,42 @@ impl State {
         }
     }
 
-    /// The candidate may run: next come the spread and the baseline.
+    /// The candidate may run.
     pub(in crate::machine) fn accepted(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
-        self.set_change_stage(Stage::Spread(Box::new(rendered)));
+        self.set_change_stage(Stage::Gate(Box::new(rendered)));
+        let source = self.change.as_ref().and_then(|change| change.source.clone());
+        self.wait_of(source.as_ref());
+        self.forget_answers();
         if self.pending_start().is_some() {
             self.collect(fx); // what it has overtaken
         }
     }
 
-    /// Goes on with an accepted change when its turn has come.
-    fn end_spread(&mut self) {
-        if let Some(Change { stage: Stage::Spread(rendered), .. }) = self.change.clone()
-            && self.pending_start().is_none()
-        {
-            self.set_change_stage(Stage::GoodMoment(rendered, Inquiry::default()));
-        }
-    }
-
-    /// Takes the baseline of an accepted change only now: it is to say what was good right before the switch.
-    pub(super) fn take_baseline(&mut self, rendered: Box<Rendered>, fx: &mut Vec<Effect>) {
-        self.query_baseline(fx);
-        self.set_change_stage(Stage::Baseline(rendered));
-    }
-
-    /// What was asked of another kubelet says nothing of the next one.
-    pub(in crate::machine) fn forget_baseline(&mut self) {
-        if let Some(change) = &mut self.change
-            && let Stage::Baseline(rendered) | Stage::GoodMoment(rendered, _) = &change.stage
-        {
-            change.stage = Stage::Spread(rendered.clone());
-            change.baseline_waits = false;
-        }
-    }
-
-    /// Goes on with an accepted change as soon as the baseline is known, or was waited for.
-    fn await_baseline(&mut self, fx: &mut Vec<Effect>) {
-        let Some(change) = &self.change else { return };
-        let Stage::Baseline(rendered) = &change.stage else { return };
-        if !change.unanswered.is_empty() && self.now < change.baseline_until {
-            return;
-        }
-        let (source, rendered) = (change.source.clone(), rendered.clone());
-        let Some(source) = source else { return self.finish_reset(rendered, fx) };
-        // What the API server assigned is not switched to while that server is away: nobody could take it back.
-        if !source.is_local_files() && self.settings.api_server && !change.baseline.contains(&Signal::ApiServer) {
-            if self.now >= change.baseline_until {
-                self.await_contact(fx);
-            }
-            return;
-        }
+    /// Nothing holds the change any more. It may still be refused for what it would cost, by what is known now.
+    ///
+    /// A reset needs nobody's acknowledgement: who withdraws an assignment may have no other way to get rid of it.
+    pub(super) fn switch(&mut self, source: Option<Source>, rendered: &Rendered, fx: &mut Vec<Effect>) {
+        let impacts = self.impacts_of_change(rendered);
+        let Some(source) = source else {
+            self.tell_cost(None, hazard::whole_impact(&impacts), rendered, fx);
+            return self.record_reset(fx);
+        };
         if self.restart_missed_turn(&source) {
-            return self.accepted(*rendered, fx);
-        }
-        let impacts = self.impacts_of_change(&rendered);
-        if self.refuse_impact(&source, &rendered, &impacts, fx) {
+            self.wait_of(Some(&source)).inquiry = Inquiry::default();
             return;
         }
-        if self.has_lasting_hold(Some(&source), &rendered, &impacts) {
-            return self.accepted(*rendered, fx);
+        if self.refuse_impact(&source, rendered, &impacts, fx) {
+            return;
         }
         // Right after a boot the kubelet's version was not known when the change was taken up.
-        if let Some(why) = self.refused_field_problems(&rendered) {
+        if let Some(why) = self.refused_field_problems(rendered) {
             return self.reject(&Version::named(source), ConfigError::Load, &why, fx);
         }
-        for line in self.field_problems(&rendered) {
+        for line in self.field_problems(rendered) {
             log(fx, Level::Warn, format!("{source}: {line}"));
         }
-        self.tell_cost(Some(&source), hazard::told_impact(&impacts), &rendered, fx);
-        self.record_switch(source, &rendered, fx);
-    }
-
-    /// A reset needs neither the API server nor anybody's acknowledgement: who withdraws an assignment may have no other way to
-    /// get rid of it. All that it costs is told.
-    fn finish_reset(&mut self, rendered: Box<Rendered>, fx: &mut Vec<Effect>) {
-        if self.has_lasting_hold(None, &rendered, &[]) {
-            return self.accepted(*rendered, fx);
-        }
-        self.tell_cost(None, hazard::whole_impact(&self.impacts_of_change(&rendered)), &rendered, fx);
-        self.record_reset(fx);
-    }
-
-    /// Asks once more after a pause that grows; where an answer may just have been lost, at once. That it waits is told once.
-    fn await_contact(&mut self, fx: &mut Vec<Effect>) {
-        let Some(change) = &mut self.change else { return };
-        let was_asked = !std::mem::replace(&mut change.baseline_waits, false);
-        let is_lost = !change.unanswered.is_empty() && !change.awaits_contact;
-        change.awaits_contact = true;
-        if !was_asked || is_lost {
-            return self.query_baseline(fx);
-        }
-        let pause = duration::backoff(limits::QUERY_INTERVAL, limits::CONTACT_RETRY_MAX, change.waits);
-        change.baseline_until = later(self.now, pause);
-        (change.baseline_waits, change.missed_turn) = (true, true);
-        change.waits += 1;
-        if change.waits == 1 {
-            let name = status::name(change.source.as_ref());
-            log(fx, Level::Info, format!("{name} waits: the API server is not reachable"));
-        }
+        self.tell_cost(Some(&source), hazard::told_impact(&impacts), rendered, fx);
+        self.record_switch(source, rendered, fx);
     }
 
     /// Nothing is being applied.
@@ -370,13 +305,11 @@ impl State {
     /// True while a change to this content is switched to as soon as it is accepted, written and known to be in contact.
     pub(in crate::machine) fn is_change_soon(&self, digest: &Digest) -> bool {
         let Some(change) = &self.change else { return false };
+        let is_it = |rendered: &Rendered| rendered.digest == *digest && self.pending_start().is_none();
         match &change.stage {
             Stage::Saving | Stage::Loading => false,
-            Stage::Preflight(rendered) | Stage::Spread(rendered) => {
-                rendered.digest == *digest && self.pending_start().is_none()
-            }
-            Stage::GoodMoment(rendered, inquiry) => rendered.digest == *digest && !inquiry.is_holding(),
-            Stage::Baseline(rendered) => rendered.digest == *digest && !change.awaits_contact,
+            Stage::Preflight(rendered) => is_it(rendered),
+            Stage::Gate(rendered) => is_it(rendered) && self.waiting_for().is_none(),
             Stage::Recording => true,
         }
     }
@@ -388,7 +321,7 @@ impl State {
 
     /// True if it is decided within moments what is to run next.
     pub(in crate::machine) fn is_change_imminent(&self) -> bool {
-        self.change.as_ref().is_some_and(|change| !change.is_held_back())
+        self.change.is_some() && !self.is_change_held_back()
     }
 
     /// True while a stage lasts that ends within milliseconds, unless the disk or the API server is slow.
@@ -401,9 +334,14 @@ impl State {
         self.change.as_ref().is_some_and(|change| change.accepted_rendering().is_some())
     }
 
+    /// True while it waits for its turn, or is held: that may take long.
+    fn is_change_held_back(&self) -> bool {
+        self.is_change_accepted() && (self.waiting_for().is_some() || self.pending_start().is_some())
+    }
+
     /// The version that is held back, and its content.
     pub(in crate::machine) fn change_held_back(&self) -> Option<(Option<&Source>, &Digest)> {
-        let change = self.change.as_ref().filter(|change| change.is_held_back())?;
+        let change = self.change.as_ref().filter(|_| self.is_change_held_back())?;
         Some((change.source.as_ref(), &change.accepted_rendering()?.digest))
     }
 }

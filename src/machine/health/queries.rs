@@ -1,7 +1,7 @@
 //! What is asked while the kubelet is observed, and when.
 
 use crate::machine::asks::{Asker, Observation};
-use crate::machine::evidence::{Query, Signal};
+use crate::machine::evidence::{Query, Signal, Suspension};
 use crate::machine::io::Effect;
 use crate::machine::model::later;
 use crate::machine::{State, limits};
@@ -18,9 +18,16 @@ impl State {
     pub(in crate::machine) fn update_observing(&mut self) {
         let (now, observing) = (self.now, self.is_observing());
         let Some(run) = self.process.run_mut().filter(|run| run.is_ready() && observing) else {
-            return self.health.due.clear();
+            // Whether the node is still at fault is asked as well before the kubelet is up.
+            let by_node = self.health.suspended.is_some_and(|(suspension, _)| suspension != Suspension::ApiServer);
+            let asked = |observation: Observation| observing && by_node && observation == Observation::Environment;
+            self.health.due.retain(|observation, _| asked(*observation));
+            if asked(Observation::Environment) {
+                self.health.due.entry(Observation::Environment).or_insert(later(now, limits::QUERY_INTERVAL));
+            }
+            return;
         };
-        if self.health.due.is_empty() {
+        if !self.health.due.contains_key(&Observation::Healthz) {
             // It came up while nobody observed it; but what the worker before us saw counts.
             if run.ready_at != Some(now) && run.resumed != Some(now) {
                 run.begin_anew(now);

@@ -88,7 +88,7 @@ impl State {
         // Whoever renewed it last, it was the kubelet before: what is seen first is no renewal.
         self.health.lease = None;
         self.asks.forget_process();
-        self.forget_baseline();
+        self.forget_answers();
     }
 
     /// A process that has just been started.
@@ -121,7 +121,7 @@ impl State {
 
     pub(in crate::machine) fn probed(&mut self, ok: bool, fx: &mut Vec<Effect>) {
         self.healthz_observed(ok, fx);
-        self.note_baseline(Signal::Healthz, ok);
+        self.note_baseline(Observation::Healthz, [(Signal::Healthz, ok)]);
         let (now, start_timeout) = (self.now, self.settings.start_timeout);
         let Some(run) = self.process.run_mut() else { return };
         let mut gap = false;
@@ -139,12 +139,6 @@ impl State {
         if gap {
             run.healthy_since = Some(now);
             self.lose_health();
-        }
-    }
-
-    fn note_baseline(&mut self, signal: Signal, good: bool) {
-        if let Some(change) = &mut self.change {
-            change.note_baseline(signal, good);
         }
     }
 
@@ -216,8 +210,7 @@ impl State {
             observed,
             LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_) | LeaseObservation::HeldBack
         );
-        self.note_baseline(Signal::ApiServer, !away);
-        self.note_baseline(Signal::Lease, fresh);
+        self.note_baseline(Observation::Lease, [(Signal::ApiServer, !away), (Signal::Lease, fresh)]);
         if matches!(observed, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_)) {
             self.note_control_lacked(FailureFamily::Contact);
         }
@@ -251,10 +244,8 @@ impl State {
     }
 
     pub(in crate::machine) fn pods_observed(&mut self, inventory: Option<PodInventory>) {
-        self.note_baseline(Signal::Pods, inventory.is_some());
-        if let Some(change) = &mut self.change {
-            change.note_pods(inventory.clone());
-        }
+        self.note_baseline(Observation::Pods, [(Signal::Pods, inventory.is_some())]);
+        self.note_pods(inventory.as_ref());
         let (now, on_trial) = (self.now, self.is_on_trial());
         let (Some(inventory), Some(attempt)) = (inventory, self.writer.current().phase.attempt()) else { return };
         let lost = inventory.pods.iter().filter(|pod| attempt.pods.contains(&pod.uid));
@@ -267,7 +258,7 @@ impl State {
     }
 
     pub(in crate::machine) fn environment_observed(&mut self, environment: Environment, fx: &mut Vec<Effect>) {
-        self.note_baseline(Signal::Runtime, environment.runtime == Some(true));
+        self.note_baseline(Observation::Environment, [(Signal::Runtime, environment.runtime == Some(true))]);
         let now = self.now;
         let called_off = !environment.shutting_down && self.is_going_down();
         if environment.runtime == Some(true) {

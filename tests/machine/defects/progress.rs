@@ -31,8 +31,8 @@ fn a_change_that_waits_for_the_api_server_asks_ever_more_seldom_and_says_so_once
         let (asked, said) = hour_of_waiting(&mut node);
         assert!((1..=70).contains(&asked), "asked {asked} times in an hour");
         assert_eq!(said, 0, "{:?}", node.journal);
-        let waits = node.journal.iter().filter(|line| line.contains("waits: the API server")).count();
-        assert_eq!((waits, node.running()), (1, Some("a")), "{:?}", node.journal);
+        let waits = node.events().iter().filter(|reason| **reason == "KubeletConfigWaiting").count();
+        assert_eq!((waits, node.running()), (1, Some("a")), "{:?}", node.events());
         silence(&mut node, false);
         node.pass(75);
         assert_eq!(node.running(), Some("x"), "it is back");

@@ -94,12 +94,14 @@ impl Outside {
             reads: 130 + 4 * done.starts,
             judged: 10 + done.starts,
             // A trial has the Lease asked for every ten seconds, and the pods every minute; a change that waits both each minute.
-            asked: if judges { 450 } else { 130 } + 4 * done.starts,
+            // For half a minute after READY=1 the Lease is asked for each second.
+            asked: if judges { 560 + 30 * done.starts.min(8) } else { 130 } + 4 * done.starts,
             // Both who judges and who looks for hangs; and four times a second while a kubelet comes up, for two minutes.
             looked: if judges { 2000 } else { 700 } + 500 * done.starts,
             events: 10,
             lines: 130 + 5 * done.starts,
-            published: 10 + done.starts,
+            // A trial in which healthz flaps tells so thirty times before it fails.
+            published: if judges { 80 } else { 10 } + done.starts,
         };
         let beyond = done.exceeds(most);
         self.account.check(Law::Rests, false, beyond.is_none(), || {

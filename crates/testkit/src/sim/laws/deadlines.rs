@@ -228,6 +228,7 @@ impl Outside {
         let excused = now <= until
             || ailing
             || content != process.content
+            || self.account.confirmed == Some(content)
             || self.account.is_lkg(content)
             || self.account.pinned.is_some()
             || self.is_own(content);

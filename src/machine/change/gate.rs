@@ -1,0 +1,292 @@
+//! The gate: what an accepted change waits for before it restarts the kubelet. The first of these that is so decides.
+//!
+//! | what is so | of no account for | the change waits |
+//! |---|---|---|
+//! | the turn of this node is still to come (`spread.rs`) | a reset | until then |
+//! | the Node is under pressure | the way back; what may be the cause of it, or its end | for as long as that lasts |
+//! | any restart would cost pods | the way back, a reset, local files; what is acknowledged | for as long as that lasts |
+//! | streams of exec, attach and port-forward run | the way back, a reset | for the courtesy at the most |
+//! | the API server is away | a reset, local files | for as long as that lasts |
+//! | nothing of that | | no longer |
+//!
+//! - The node is asked everything at once, right before the switch. The answers are also the baseline of the trial. Who has not
+//!   answered within six seconds holds nothing, except for the API server.
+//! - While something holds the change, only that is asked for: streams each second, everything else with growing pauses.
+//!   The kubelet tells of the end of a pressure by itself. Each kind of hold is told once for a version.
+//! - A kubelet that starts under pressure has its first pass of the eviction manager before it admits the pods of the node, and
+//!   turns nearly all of them away (pkg/kubelet/eviction/eviction_manager.go, `Admit`, v1.20.2 and v1.36.2).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::impact::pods_lost;
+use super::wait::{Inquiry, Wait, Waiting};
+use super::{Change, Stage};
+use crate::machine::asks::Observation;
+use crate::machine::evidence::{Baseline, Hold, NodePressure, Query, Signal};
+use crate::machine::io::{Effect, log};
+use crate::machine::model::{Moment, Rendered, later};
+use crate::machine::{Level, Run, State, events, parse_courtesy};
+use kubelet_config::hazard;
+use kubelet_config::pods::PodInventory;
+use kubelet_config::source::{ConfigAnnotations, Source};
+use kubelet_config::status::{self, timestamp};
+
+/// Fields by which the kubelet comes under pressure and out of it: a change of these may be what ends it.
+const PRESSURE_FIELDS: [&str; 18] = [
+    "cgroupRoot",
+    "containerLogMaxFiles",
+    "containerLogMaxSize",
+    "enforceNodeAllocatable",
+    "evictionHard",
+    "evictionMaxPodGracePeriod",
+    "evictionMinimumReclaim",
+    "evictionPressureTransitionPeriod",
+    "evictionSoft",
+    "evictionSoftGracePeriod",
+    "imageGCHighThresholdPercent",
+    "imageGCLowThresholdPercent",
+    "imageMaximumGCAge",
+    "imageMinimumGCAge",
+    "kubeReserved",
+    "mergeDefaultEvictionSettings",
+    "podPidsLimit",
+    "systemReserved",
+];
+
+impl State {
+    /// How long this ConfigMap's change waits for streams at the most.
+    pub(in crate::machine) fn courtesy(&self, annotations: &ConfigAnnotations) -> Result<Duration, String> {
+        let Some(text) = &annotations.courtesy else { return Ok(self.settings.courtesy) };
+        let parsed = parse_courtesy(text);
+        parsed.map(|courtesy| courtesy.0).map_err(|why| format!("annotation kubelet-supervisor.io/courtesy: {why}"))
+    }
+
+    /// Goes on with an accepted change, by the table above.
+    pub(super) fn tick_gate(&mut self, fx: &mut Vec<Effect>) {
+        let Some(Change { source, stage: Stage::Gate(rendered), .. }) = &self.change else { return };
+        let Some(inquiry) = self.inquiry_of_change().filter(|_| self.pending_start().is_none()) else { return };
+        let is_urgent = self.is_urgent(rendered);
+        let pressure = self.pressure_against(rendered);
+        if !is_urgent && !pressure.is_empty() {
+            return self.hold(&Hold::Pressure(pressure), None, fx);
+        }
+        if inquiry.is_open(self.now) {
+            return;
+        }
+        let (source, rendered, inquiry) = (source.clone(), rendered.clone(), inquiry.clone());
+        if inquiry.asked_at.is_none() {
+            return self.ask_everything(fx);
+        }
+        let until = self.courtesy_until(source.as_ref(), &rendered);
+        let lost = source.as_ref().and_then(|source| pods_lost(source, &rendered, &self.impacts_of_change(&rendered)));
+        let is_from_server = source.as_ref().is_some_and(|source| !source.is_local_files()) && self.settings.api_server;
+        match (lost.filter(|_| !is_urgent), until, inquiry.streams) {
+            (Some(lost), ..) => self.hold(&lost, None, fx),
+            (None, Some(until), Some(count @ 1..)) => self.hold(&Hold::Streams(count), Some(until), fx),
+            _ if !inquiry.is_whole => self.ask_everything(fx),
+            // What the API server assigned is not switched to while that server is away: nobody could take it back.
+            _ if is_from_server && !inquiry.good.contains(&Signal::ApiServer) => self.hold(&Hold::ApiServer, None, fx),
+            _ => {
+                if until.is_some() && inquiry.streams.is_none() {
+                    let what = "exec, attach or port-forward streams cannot be seen with this container runtime";
+                    let name = status::name(source.as_ref());
+                    log(fx, Level::Info, format!("{name}: {what}, and were not waited for"));
+                }
+                self.switch(source, &rendered, fx);
+            }
+        }
+    }
+
+    /// The way back, also to what was proven before, waits for nothing; nor does anything where there is no kubelet that could be disturbed.
+    fn is_urgent(&self, rendered: &Rendered) -> bool {
+        let is_proven = self.records().proven.iter().any(|version| version.has_content(&rendered.digest));
+        let is_way_back = is_proven || self.fallback_content() == Some(&rendered.digest);
+        is_way_back || !self.process.run().is_some_and(Run::is_ready)
+    }
+
+    /// What the Node is under, where a change is to wait for the end of that. It does not where the pressure may be the work
+    /// of what runs, or of what it changes, or where somebody accepts the loss of pods. Conditions that are not known hold nothing.
+    fn pressure_against(&self, rendered: &Rendered) -> BTreeSet<NodePressure> {
+        let unproven = self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version));
+        let accepted = hazard::accepts_any_restart(rendered.annotations.acknowledge.as_deref());
+        let before = &self.running().effective;
+        let by_flag = self.running().ignores_eviction != rendered.ignores_eviction;
+        if before.is_null() || unproven || accepted || by_flag || changes_pressure(before, &rendered.effective) {
+            return BTreeSet::new();
+        }
+        self.health.pressure()
+    }
+
+    /// Until when streams are waited for, if they still are. A reset has nobody's annotation, and is often meant to end something.
+    fn courtesy_until(&mut self, source: Option<&Source>, rendered: &Rendered) -> Option<Moment> {
+        let (now, is_urgent) = (self.now, self.is_urgent(rendered));
+        let courtesy = self.courtesy(&rendered.annotations).ok().filter(|_| source.is_some() && !is_urgent)?;
+        let since = *self.wait_of(source).courtesy_since.get_or_insert(now);
+        Some(later(since, courtesy)).filter(|until| now < *until)
+    }
+
+    /// Asks for all that is to be known right before a switch.
+    fn ask_everything(&mut self, fx: &mut Vec<Effect>) {
+        let Some(Change { source, stage: Stage::Gate(rendered), .. }) = &self.change else { return };
+        let (source, rendered) = (source.clone(), rendered.clone());
+        let streams = self.courtesy_until(source.as_ref(), &rendered).map(|_| Observation::Streams);
+        self.ask_node(Observation::ALL.into_iter().chain(streams), fx);
+        if let Some(inquiry) = self.inquiry_mut() {
+            (inquiry.is_whole, inquiry.good, inquiry.until) = (true, Baseline::new(), None);
+        }
+    }
+
+    fn ask_node(&mut self, wanted: impl Iterator<Item = Observation>, fx: &mut Vec<Effect>) {
+        let healthz = self.running().healthz.clone().filter(|_| self.is_ready());
+        let (runtime, pid) = (self.runtime_socket(), self.pid());
+        let mut asked = BTreeSet::new();
+        for observation in wanted {
+            match (observation, &healthz, pid) {
+                (Observation::Healthz, Some(target), _) => self.probe(target.clone(), fx),
+                (Observation::Environment, ..) => self.query(Query::Environment(runtime.clone()), fx),
+                (Observation::Lease, ..) => self.query(Query::Lease, fx),
+                (Observation::Pods, ..) => self.query(Query::Pods, fx),
+                (Observation::Streams, _, Some(pid)) => self.query(Query::Streams(pid, runtime.clone()), fx),
+                (Observation::Healthz | Observation::Streams, ..) => continue,
+            }
+            asked.insert(observation);
+        }
+        let now = self.now;
+        if let Some(inquiry) = self.inquiry_mut() {
+            (inquiry.asked_at, inquiry.unanswered, inquiry.is_whole) = (Some(now), asked, false);
+            inquiry.streams = None;
+        }
+    }
+
+    /// An answer, and what it shows to be good. A question that has none by its time has no good answer.
+    pub(in crate::machine) fn note_baseline<const N: usize>(
+        &mut self,
+        observation: Observation,
+        signals: [(Signal, bool); N],
+    ) {
+        if let Some(inquiry) = self.inquiry_mut()
+            && inquiry.unanswered.remove(&observation)
+        {
+            inquiry.good.extend(signals.into_iter().filter(|(_, good)| *good).map(|(signal, _)| signal));
+        }
+    }
+
+    /// A list that fails does not say that pods which hold the change are gone.
+    pub(in crate::machine) fn note_pods(&mut self, inventory: Option<&PodInventory>) {
+        if let Some(inquiry) = self.inquiry_mut()
+            && (inventory.is_some() || !matches!(inquiry.hold, Some(Hold::PodsLost(..))))
+        {
+            inquiry.inventory = inventory.cloned();
+        }
+    }
+
+    pub(in crate::machine) fn streams_observed(&mut self, streams: Option<u32>) {
+        self.note_baseline(Observation::Streams, []);
+        if let Some(inquiry) = self.inquiry_mut() {
+            inquiry.streams = streams;
+        }
+    }
+
+    /// The change waits for this, which is told once, and asked for when that is due.
+    fn hold(&mut self, hold: &Hold, until: Option<Moment>, fx: &mut Vec<Effect>) {
+        let now = self.now;
+        let Some(Change { source, stage: Stage::Gate(_), missed_turn, .. }) = &mut self.change else { return };
+        *missed_turn |= *hold == Hold::ApiServer;
+        let source = source.clone();
+        let Wait { inquiry, courtesy_since, told_of, .. } = self.wait_of(source.as_ref());
+        if inquiry.hold.as_ref().is_none_or(|before| before.label() != hold.label()) {
+            inquiry.times = 0;
+        }
+        if matches!(hold, Hold::Pressure(_)) {
+            *inquiry = Inquiry::default(); // the kubelet tells of its end, and then everything is asked
+        }
+        (inquiry.hold, inquiry.until) = (Some(hold.clone()), until);
+        let is_due = inquiry.next_question().is_some_and(|at| now >= at);
+        inquiry.times += u32::from(is_due);
+        if until.is_none() {
+            *courtesy_since = None; // it begins once that is over
+        }
+        if told_of.insert(hold.label()) {
+            let until = until.map(|at| timestamp(at.wall_nanos));
+            fx.push(Effect::Emit(events::waiting(source.as_ref(), &hold.to_string(), until.as_deref())));
+            self.collect(fx); // what it has overtaken: the wait may be long
+        }
+        match hold {
+            Hold::Pressure(_) => {}
+            _ if !is_due => {}
+            Hold::Streams(_) => self.ask_node([Observation::Streams].into_iter(), fx),
+            Hold::PodsLost(..) => self.ask_node([Observation::Pods].into_iter(), fx),
+            Hold::ApiServer => self.ask_everything(fx),
+        }
+    }
+
+    /// The wait of this version.
+    pub(super) fn wait_of(&mut self, source: Option<&Source>) -> &mut Wait {
+        let first_seen = self.now;
+        self.pending.wait.take_if(|wait| wait.source.as_ref() != source);
+        self.pending.wait.get_or_insert_with(|| Wait {
+            source: source.cloned(),
+            first_seen,
+            courtesy_since: None,
+            told_of: BTreeSet::new(),
+            inquiry: Inquiry::default(),
+        })
+    }
+
+    /// The version is switched to, or not asked for any more: if it is ever taken up again, it waits anew.
+    pub(super) fn forget_wait(&mut self) {
+        self.pending.wait = None;
+    }
+
+    /// What is known of the node for the change that is at the gate.
+    pub(super) fn inquiry_of_change(&self) -> Option<&Inquiry> {
+        self.change.as_ref()?.accepted_rendering()?;
+        self.pending.wait.as_ref().map(|wait| &wait.inquiry)
+    }
+
+    fn inquiry_mut(&mut self) -> Option<&mut Inquiry> {
+        self.change.as_ref()?.accepted_rendering()?;
+        self.pending.wait.as_mut().map(|wait| &mut wait.inquiry)
+    }
+
+    /// What the change at the gate was last found to wait for, beside its turn.
+    pub(super) fn waiting_for(&self) -> Option<&Hold> {
+        self.inquiry_of_change()?.hold.as_ref()
+    }
+
+    /// When a change at the gate wants attention.
+    pub(in crate::machine) fn gate_deadlines(&self, due: &mut Vec<Moment>) {
+        if let Some(inquiry) = self.inquiry_of_change() {
+            inquiry.deadlines(due);
+        }
+    }
+
+    /// What was asked of another kubelet says nothing of the next one. What holds the change does so until that is known.
+    pub(in crate::machine) fn forget_answers(&mut self) {
+        let Some(inquiry) = self.inquiry_mut() else { return };
+        let before = std::mem::take(inquiry);
+        *inquiry = match before.hold {
+            Some(Hold::ApiServer | Hold::PodsLost(..)) => {
+                Inquiry { unanswered: BTreeSet::new(), good: Baseline::new(), ..before }
+            }
+            hold => Inquiry { hold, ..Inquiry::default() },
+        };
+    }
+
+    /// The change that is held. Once the courtesy is over, the disk may be what it waits for.
+    #[must_use]
+    pub fn waiting(&self) -> Option<Waiting<'_>> {
+        let (source, inquiry) = (&self.change.as_ref()?.source, self.inquiry_of_change()?);
+        if inquiry.until.is_some_and(|until| self.now >= until) && !self.writer.is_idle() {
+            return None;
+        }
+        Some(Waiting { source: source.as_ref(), hold: inquiry.hold.as_ref()?, until: inquiry.until })
+    }
+}
+
+fn changes_pressure(before: &Value, after: &Value) -> bool {
+    PRESSURE_FIELDS.iter().any(|field| before.get(field) != after.get(field))
+}

@@ -1,0 +1,94 @@
+//! The wait of a change at the gate: since when, what is known of the node meanwhile, and when it is asked again.
+
+use std::collections::BTreeSet;
+
+use crate::machine::asks::Observation;
+use crate::machine::evidence::{Baseline, Hold};
+use crate::machine::limits;
+use crate::machine::model::{Moment, later};
+use kubelet_config::duration::backoff;
+use kubelet_config::pods::PodInventory;
+use kubelet_config::source::Source;
+use kubelet_config::status;
+
+/// The wait of a version, which a kubelet that dies or an operator's freeze does not begin anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// None: the local configuration.
+    pub(super) source: Option<Source>,
+    /// Its turn is counted from then.
+    pub(super) first_seen: Moment,
+    /// The courtesy is.
+    pub(super) courtesy_since: Option<Moment>,
+    /// It was told that it waits for these, by their labels.
+    pub(super) told_of: BTreeSet<&'static str>,
+    /// What is known of the node.
+    pub(super) inquiry: Inquiry,
+}
+
+/// What is known of the node for a change whose turn has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Inquiry {
+    /// When the node was asked last; `None`: not yet.
+    pub(super) asked_at: Option<Moment>,
+    /// It was asked everything, and not only for what holds the change.
+    pub(super) is_whole: bool,
+    pub(super) unanswered: BTreeSet<Observation>,
+    /// Signals found good.
+    pub(super) good: Baseline,
+    /// So many streams run; `None`: nobody knows.
+    pub(super) streams: Option<u32>,
+    pub(super) inventory: Option<PodInventory>,
+    /// What the change was last found to wait for ...
+    pub(super) hold: Option<Hold>,
+    /// ... until when at the most ...
+    pub(super) until: Option<Moment>,
+    /// ... and how often that was asked for.
+    pub(super) times: u32,
+}
+
+impl Inquiry {
+    /// True while answers are waited for.
+    pub(super) fn is_open(&self, now: Moment) -> bool {
+        let is_in_time = |asked_at| now < later(asked_at, limits::BASELINE);
+        let is_held = self.until.is_none_or(|until| now < until);
+        !self.unanswered.is_empty() && is_held && self.asked_at.is_some_and(is_in_time)
+    }
+
+    /// When it is asked next for what holds the change.
+    pub(super) fn next_question(&self) -> Option<Moment> {
+        let pause = match self.hold.as_ref()? {
+            Hold::Pressure(_) => return None,
+            Hold::Streams(_) => limits::STREAMS_INTERVAL,
+            Hold::PodsLost(..) | Hold::ApiServer => {
+                backoff(limits::QUERY_INTERVAL, limits::HELD_INTERVAL_MAX, self.times)
+            }
+        };
+        Some(later(self.asked_at?, pause))
+    }
+
+    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
+        due.extend(self.asked_at.map(|asked_at| later(asked_at, limits::BASELINE)));
+        due.extend(self.next_question());
+        due.extend(self.until);
+    }
+}
+
+/// A change that waits.
+#[derive(Debug)]
+pub struct Waiting<'a> {
+    /// The version; none: the local configuration.
+    pub source: Option<&'a Source>,
+    /// What it waits for.
+    pub hold: &'a Hold,
+    /// It waits no longer than this; `None`: as long as it takes.
+    pub until: Option<Moment>,
+}
+
+impl Waiting<'_> {
+    /// What waits, as people are told.
+    #[must_use]
+    pub fn name(&self) -> String {
+        status::name(self.source)
+    }
+}
