@@ -59,6 +59,8 @@ enum Stage {
     /// `None`: the local file cannot be read; the kubelet judges it by itself.
     Ready(Option<Box<Rendered>>),
     Swapping(Option<Box<Rendered>>),
+    /// The kubelet's state files are in order, as far as they can be put in order now.
+    Swapped(Option<Box<Rendered>>),
 }
 
 impl Launch {

@@ -57,6 +57,20 @@ fn it_waits_for_streams_and_no_longer() {
     assert_eq!((node.active(), hold(&node)), ("b", None));
 }
 
+/// What was good when the wait began is no baseline: the node is asked anew.
+#[test]
+fn an_api_server_that_goes_away_meanwhile_is_waited_for() {
+    let mut node = proven();
+    node.streams = Some(1);
+    node.assign("b").pass(5);
+    assert_eq!(hold(&node), Some(Hold::Streams(1)));
+    (node.streams, node.queries_answered) = (Some(0), false);
+    assert!(node.until_start(600).is_none());
+    assert_eq!((hold(&node), told(&node)), (Some(Hold::ApiServer), 2));
+    node.queries_answered = true;
+    assert!(node.until_start(61).is_some());
+}
+
 #[test]
 fn what_does_not_end_delays_it_by_the_courtesy() {
     for (annotation, waits) in [(None, COURTESY), (Some("7s"), 7), (Some("1m"), 60)] {

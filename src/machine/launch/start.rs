@@ -106,15 +106,16 @@ impl State {
             }
             log(fx, Level::Warn, format!("the kubelet's state files stay as they are: {why}"));
         }
-        let desired = self.desired();
-        if self.writer.holds_start(self.now) || version != desired && !self.is_better_left(&desired) {
-            self.launch.next = None; // something else was decided meanwhile
-        } else if matches!(self.process.kubelet(), Kubelet::Waiting { .. }) && !self.process.is_leaving() {
-            self.start_next(version, rendered, fx);
-        }
+        self.set_stage(Stage::Swapped(rendered));
+        self.tick_launch(fx); // something else may have been decided meanwhile
     }
 
-    fn start_next(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>, fx: &mut Vec<Effect>) {
+    pub(super) fn start_next(
+        &mut self,
+        version: Option<Version>,
+        rendered: Option<Box<Rendered>>,
+        fx: &mut Vec<Effect>,
+    ) {
         self.launch.next = None;
         if let Some((version, rendered)) = version.clone().zip(rendered.as_deref().cloned()) {
             self.launch.note_known(version, rendered);

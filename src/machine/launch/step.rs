@@ -76,8 +76,16 @@ impl State {
         if self.launch.next.as_ref().is_none_or(|next| next.version != desired) && !self.is_better_left(&desired) {
             self.load(desired, fx);
         }
-        if let Some(Next { version, stage: Stage::Ready(rendered), announced }) = self.launch.next.clone() {
-            self.stop_or_start(version, rendered, announced, fx);
+        match self.launch.next.clone() {
+            Some(Next { version, stage: Stage::Ready(rendered), announced }) => {
+                self.stop_or_start(version, rendered, announced, fx);
+            }
+            Some(Next { version, stage: Stage::Swapped(rendered), .. })
+                if matches!(self.process.kubelet(), Kubelet::Waiting { .. }) =>
+            {
+                self.start_next(version, rendered, fx);
+            }
+            _ => {}
         }
     }
 

@@ -287,14 +287,6 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "lost.filter(|_| false)",
     },
     Mutant {
-        law: Law::CostsNoPods,
-        name: "pods that were found with the baseline are not waited for",
-        file: "machine/change/gate.rs",
-        function: "ask_everything",
-        original: "Observation::ALL.into_iter().chain(streams)",
-        mutated: "Observation::ALL.into_iter().filter(|it| *it != Observation::Pods).chain(streams)",
-    },
-    Mutant {
         law: Law::Courtesy,
         name: "a change waits for as long as there are streams",
         file: "machine/change/gate.rs",

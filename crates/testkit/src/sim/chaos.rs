@@ -374,7 +374,7 @@ impl Chaos {
                 format!("every write fails with {fault:?}")
             }
             2 => {
-                outside.silence.stall(now + Duration::from_secs(1 << 30));
+                outside.silence.stall(now, now + Duration::from_secs(1 << 30));
                 "the store does not answer".to_owned()
             }
             3 => {
@@ -499,7 +499,7 @@ fn silence(outside: &mut Outside, rng: &mut Rng, hangs: bool) -> String {
     match rng.below(8) {
         0..=2 => {
             let pause = Duration::from_secs(rng.pick(&[3, 20, 90, 300]));
-            outside.silence.stall(now + pause);
+            outside.silence.stall(now, now + pause);
             let hangs = hangs && pause >= Duration::from_secs(90) && outside.hang(false, false);
             format!("the disk stalls for {pause:?}, and the kubelet hangs for that: {hangs}")
         }

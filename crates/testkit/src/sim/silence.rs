@@ -16,6 +16,8 @@ pub enum OneSide {
 pub struct Silence {
     /// The disk stalls until then: requests wait, and are served in order when it ends.
     stalled_until: Option<Duration>,
+    /// That stall began then.
+    stalled_since: Duration,
     /// Each request to the store takes so long.
     pub slow: Duration,
     /// Requests wait since then.
@@ -33,7 +35,10 @@ pub struct Silence {
 }
 
 impl Silence {
-    pub fn stall(&mut self, until: Duration) {
+    pub fn stall(&mut self, now: Duration, until: Duration) {
+        if !self.is_stalled(now) {
+            self.stalled_since = now;
+        }
         self.stalled_until = Some(until);
     }
 
@@ -66,6 +71,11 @@ impl Silence {
     /// No write comes to an end.
     pub fn is_stalled(&self, now: Duration) -> bool {
         self.stalled_until.is_some_and(|until| now < until)
+    }
+
+    /// No write has come to an end for so long.
+    pub fn is_stalled_for(&self, time: Duration, now: Duration) -> bool {
+        self.is_stalled(now) && now.saturating_sub(self.stalled_since) > time
     }
 
     pub fn waited_until(&self) -> Option<Duration> {

@@ -53,7 +53,8 @@ impl Outside {
         let lately = |at: Duration| self.now.saturating_sub(at) <= limits::LOAD_DEADLINE;
         let told = self.observations.environment.is_some_and(|(trouble, at)| !trouble && lately(at));
         let well = told && self.observations.is_good(Signal::Runtime, self.now, limits::LOAD_DEADLINE);
-        let stalled = self.silence.is_stalled(self.now);
+        // A stall that began since the store was asked is not known.
+        let stalled = self.silence.is_stalled_for(limits::LOAD_DEADLINE, self.now);
         let dumps = self.account.dumps;
         self.account.check(Law::Hung, false, dead && well && !stalled, || {
             format!(

@@ -21,7 +21,12 @@ impl Outside {
     /// The history is to have this.
     pub fn check_event(&mut self, entry: &HistoryEntry) {
         let now = self.now;
-        let Some(source) = &entry.source else { return };
+        let Some(source) = &entry.source else {
+            if entry.reason == "KubeletConfigRolledBack" {
+                self.account.unlucky.push(self.own()); // the node's own files
+            }
+            return;
+        };
         // What runs is what the event is about, though the version was rendered to something else since.
         let lives = self.process.as_ref().or(self.account.last.as_ref()).map(|it| it.content);
         let ran = lives.filter(|ran| entry.reason != "KubeletConfigRejected" && self.is_content_of(source, *ran));
