@@ -60,7 +60,9 @@ impl Outside {
         }
         // What its source renders to may be another content by now.
         let whole = !self.disk.is_rotten(&checkpoint(&lkg.source));
-        let same = self.account.versions.get(&lkg.source).is_some_and(|contents| contents.len() == 1);
+        let renders_to = self.content_of(Some(&lkg.source));
+        let renderings = self.account.versions.get(&lkg.source);
+        let same = renderings.is_some_and(|all| all.len() == 1 && all.first() == renders_to.as_ref());
         let unsettled =
             self.process.as_ref().is_none_or(|process| process.stopping.is_some() || process.ready_at.is_none());
         let excused = !whole
