@@ -54,9 +54,12 @@ impl UnusableVersions {
         self.0.entry(key(version)).and_modify(|unusable| unusable.until = now);
     }
 
-    /// The same of a content, whatever its version.
-    pub(super) fn content_could_be_read(&mut self, content: &Digest, now: Moment) {
-        self.0.entry(content.0.clone()).and_modify(|unusable| unusable.until = now);
+    /// This content is whole, whoever asked for it: what was damaged is no more. A disk that gave no answer may give none again.
+    pub(super) fn content_is_whole(&mut self, content: &Digest, now: Moment) {
+        let damaged = self.0.get_mut(&content.0).filter(|unusable| unusable.error == ConfigError::Load);
+        if let Some(unusable) = damaged {
+            unusable.until = unusable.until.min(now);
+        }
     }
 
     pub(super) fn is_usable(&self, version: &Version, now: Moment) -> bool {

@@ -109,8 +109,9 @@ impl Launch {
         self.late.truncate(limits::UNUSABLE_KEPT);
     }
 
-    /// The store gave what was not waited for any more: the next start need not wait for it.
-    pub(super) fn loaded_late(&mut self, ticket: Ticket, rendered: &Rendered, now: Moment) {
+    /// The store gave a content, to whomever. Where the next start was not to wait for it any more, it knows it now.
+    pub(super) fn was_loaded(&mut self, ticket: Ticket, rendered: &Rendered, now: Moment) {
+        self.unusable.content_is_whole(&rendered.digest, now);
         let known = self.late.iter().position(|(of, _)| *of == ticket);
         if let Some((_, version)) = known.map(|at| self.late.swap_remove(at)) {
             self.unusable.could_be_read(&version, now);
@@ -120,7 +121,7 @@ impl Launch {
 
     /// What lay there was damaged, and was written again.
     pub(super) fn mended(&mut self, content: &Digest, now: Moment) {
-        self.unusable.content_could_be_read(content, now);
+        self.unusable.content_is_whole(content, now);
     }
 
     /// It was saved anew, or somebody wants it tried again.

@@ -100,7 +100,7 @@ impl State {
         if let Input::Loaded(ticket, id, result) = &input {
             self.process.note_kubelet(id.clone());
             if let Ok(rendered) = result {
-                self.launch.loaded_late(*ticket, rendered, now); // maybe nobody waits for it any more
+                self.launch.was_loaded(*ticket, rendered, now);
             }
         }
         match input.ticket().map(|ticket| self.asks.answered(ticket, self.now)) {

@@ -89,8 +89,8 @@ impl Outside {
         let starts = if dies { 360 } else { 4 };
         let most = Activity {
             starts,
-            // A disk that fails is tried every 30 s.
-            writes: 130 + 3 * done.starts,
+            // A disk that fails is tried every 30 s, and probed as often for a kubelet that hangs.
+            writes: 250 + 3 * done.starts,
             reads: 130 + 4 * done.starts,
             judged: 10 + done.starts,
             // A trial has the Lease asked for every ten seconds, and the pods every minute; a change that waits both each minute.

@@ -187,12 +187,19 @@ impl Outside {
         let overruled = std::mem::take(&mut account.overruled);
         let Some((before, kubelet)) = account.stopped.take() else { return };
         let unread = account.last.as_ref().is_some_and(|last| last.unread);
+        // That it was started may not be on record, and another worker goes on.
+        let unrecorded = account.last.as_ref().is_some_and(|last| account.failed_last.1 >= last.started);
         // What it was stopped for may have been overtaken meanwhile.
         let since = account.last.as_ref().and_then(|last| last.stopping);
         let overtaken =
             account.told_last.zip(since).is_some_and(|(told, since)| told + Duration::from_secs(2) >= since);
-        let excused =
-            unsure || overruled || unread || overtaken || kubelet != account.known_kubelet || account.pinned.is_some();
+        let excused = unsure
+            || overruled
+            || unread
+            || unrecorded
+            || overtaken
+            || kubelet != account.known_kubelet
+            || account.pinned.is_some();
         account
             .check(Law::EqualCostsNothing, excused, before != content, || format!("{before:?} was stopped for itself"));
     }
