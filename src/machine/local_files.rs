@@ -10,6 +10,8 @@ mod step;
 /// What is known of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LocalFiles {
+    /// They were taken up as this, by digest, or by what is wrong with them; the same is not taken up again each minute.
+    taken_up: Option<String>,
     /// They are being written, since then.
     touched: Option<Moment>,
     /// They are compared then.

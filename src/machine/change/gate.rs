@@ -113,8 +113,10 @@ impl State {
         let unproven = self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version));
         let accepted = hazard::accepts_any_restart(rendered.annotations.acknowledge.as_deref());
         let before = &self.running().effective;
+        // Of a local file that cannot be read, nobody knows that it would change anything.
+        let is_unknown = before.is_null() && !rendered.effective.is_null();
         let by_flag = self.running().ignores_eviction != rendered.ignores_eviction;
-        if before.is_null() || unproven || accepted || by_flag || changes_pressure(before, &rendered.effective) {
+        if is_unknown || unproven || accepted || by_flag || changes_pressure(before, &rendered.effective) {
             return BTreeSet::new();
         }
         self.health.pressure()

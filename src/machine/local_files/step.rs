@@ -24,6 +24,7 @@ impl State {
         let since = *self.local_files.touched.get_or_insert(self.now);
         let latest = later(since, limits::LOCAL_FILES_LATEST);
         self.local_files.due = Some(later(self.now, limits::LOCAL_FILES_DELAY).min(latest));
+        self.local_files.taken_up = None;
     }
 
     /// A kubelet begins: it has read its files, or was given what was made of them before. What was told holds until they
@@ -164,8 +165,8 @@ impl State {
 
     /// What they say now.
     pub(in crate::machine) fn local_files_read(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
-        let difference = match result {
-            Ok(rendered) => self.difference_from(&rendered),
+        let (found, difference) = match result {
+            Ok(rendered) => (rendered.digest.0.clone(), self.difference_from(&rendered)),
             // Nobody can tell yet. A checkpoint that is damaged, or a policy that is not there, is told as what it is.
             Err(RenderError::Checkpoint(_) | RenderError::Policy(_) | RenderError::NoAnswer(_)) => {
                 return self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
@@ -178,10 +179,12 @@ impl State {
             }
             Err(RenderError::Load(why) | RenderError::Internal(why)) => {
                 self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
-                Some(LocalFilesDifference::Unusable(why))
+                (why.clone(), Some(LocalFilesDifference::Unusable(why)))
             }
         };
-        let followed = (difference.is_some() || self.is_edit_taken_back()) && self.take_up_local_files(fx);
+        let is_news = difference.is_some() || self.is_edit_taken_back();
+        let followed = is_news && (self.local_files.taken_up.as_ref() == Some(&found) || self.take_up_local_files(fx));
+        self.local_files.taken_up = followed.then_some(found);
         if difference.is_some() && self.settings.follow_local && !followed {
             self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY)); // an operator may let go
         }

@@ -207,6 +207,8 @@ impl Outside {
             // It says what it cannot render: a local file that is torn.
             || self.status.error.as_ref().is_some_and(|error| error.starts_with("failed to sync"))
             || !self.hears_api()
+            // What was cleared is tried again in its own time.
+            || self.account.cleared.is_some()
             || self.mood != crate::sim::api::Mood::default()
             || self.disk_is_ailing()
             || self.store_lags()

@@ -35,7 +35,9 @@ impl Outside {
         let local = account.last.as_ref().filter(|last| last.path.is_none());
         let is_unknown = local.is_some_and(|last| {
             let lasts = self.now.saturating_sub(last.started) + Duration::from_secs(60);
-            last.unread || account.ran != Some(own) || self.silence.waited_within(lasts, self.now)
+            // What is on trial in its place is another content by now.
+            let torn = self.torn_local.is_some() && account.on_trial.is_some();
+            last.unread || torn || account.ran != Some(own) || self.silence.waited_within(lasts, self.now)
         });
         let is_excused = account.stopped.is_none()
             || is_unknown
