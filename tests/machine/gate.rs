@@ -57,6 +57,25 @@ fn it_waits_for_streams_and_no_longer() {
     assert_eq!((node.active(), hold(&node)), ("b", None));
 }
 
+/// The courtesy does not end and begin again in an outage: each would be told.
+#[test]
+fn streams_in_an_outage_are_waited_for_once_it_is_over() {
+    let mut node = proven();
+    (node.streams, node.busy) = (Some(1), true);
+    node.assign("b");
+    let told_in_an_hour = |node: &mut Node| {
+        let before = node.published.len();
+        assert!(node.until_start(3600).is_none());
+        node.published.len() - before
+    };
+    told_in_an_hour(&mut node);
+    assert_eq!((told_in_an_hour(&mut node), told(&node), hold(&node)), (0, 1, Some(Hold::ApiServer)));
+    node.busy = false;
+    let waited = node.until_start(120).unwrap();
+    assert!((COURTESY..=COURTESY + 60).contains(&waited), "{waited}");
+    assert_eq!(told(&node), 2);
+}
+
 /// What was good when the wait began is no baseline: the node is asked anew.
 #[test]
 fn an_api_server_that_goes_away_meanwhile_is_waited_for() {

@@ -5,8 +5,8 @@
 //! | the turn of this node is still to come (`spread.rs`) | a reset | until then |
 //! | the Node is under pressure | the way back; what may be the cause of it, or its end | for as long as that lasts |
 //! | any restart would cost pods | the way back, a reset, local files; what is acknowledged | for as long as that lasts |
-//! | streams of exec, attach and port-forward run | the way back, a reset | for the courtesy at the most |
 //! | the API server is away | a reset, local files | for as long as that lasts |
+//! | streams of exec, attach and port-forward run | the way back, a reset | for the courtesy at the most |
 //! | nothing of that | | no longer |
 //!
 //! - The node is asked everything at once, right before the switch. The answers are also the baseline of the trial. Who has not
@@ -83,12 +83,13 @@ impl State {
         let until = self.courtesy_until(source.as_ref(), &rendered);
         let lost = source.as_ref().and_then(|source| pods_lost(source, &rendered, &self.impacts_of_change(&rendered)));
         let is_from_server = source.as_ref().is_some_and(|source| !source.is_local_files()) && self.settings.api_server;
+        let is_away = is_from_server && !inquiry.good.contains(&Signal::ApiServer);
         match (lost.filter(|_| !is_urgent), until, inquiry.streams) {
             (Some(lost), ..) => self.hold(&lost, None, fx),
+            // What the API server assigned is not switched to while that server is away: nobody could take it back.
+            _ if is_away && inquiry.is_whole => self.hold(&Hold::ApiServer, None, fx),
             (None, Some(until), Some(count @ 1..)) => self.hold(&Hold::Streams(count), Some(until), fx),
             _ if !inquiry.is_whole => self.ask_everything(fx),
-            // What the API server assigned is not switched to while that server is away: nobody could take it back.
-            _ if is_from_server && !inquiry.good.contains(&Signal::ApiServer) => self.hold(&Hold::ApiServer, None, fx),
             _ => {
                 if until.is_some() && inquiry.streams.is_none() {
                     let what = "exec, attach or port-forward streams cannot be seen with this container runtime";
@@ -137,7 +138,7 @@ impl State {
         let streams = self.courtesy_until(source.as_ref(), &rendered).map(|_| Observation::Streams);
         self.ask_node(Observation::ALL.into_iter().chain(streams), fx);
         if let Some(inquiry) = self.inquiry_mut() {
-            (inquiry.is_whole, inquiry.good, inquiry.until) = (true, Baseline::new(), None);
+            (inquiry.is_whole, inquiry.good) = (true, Baseline::new());
         }
     }
 

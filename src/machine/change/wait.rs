@@ -51,7 +51,7 @@ impl Inquiry {
     /// True while answers are waited for.
     pub(super) fn is_open(&self, now: Moment) -> bool {
         let is_in_time = |asked_at| now < later(asked_at, limits::BASELINE);
-        let is_held = self.until.is_none_or(|until| now < until);
+        let is_held = self.is_whole || self.until.is_none_or(|until| now < until);
         !self.unanswered.is_empty() && is_held && self.asked_at.is_some_and(is_in_time)
     }
 

@@ -259,7 +259,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a change does not wait for the API server",
         file: "machine/change/gate.rs",
         function: "tick_gate",
-        original: "is_from_server && !inquiry.good.contains(&Signal::ApiServer)",
+        original: "is_away && inquiry.is_whole",
         mutated: "false",
     },
     Mutant {
