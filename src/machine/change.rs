@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::io::Ticket;
 use super::model::{Moment, Rendered};
 use kubelet_config::hazard::HazardClass;
 use kubelet_config::source::Source;
@@ -25,8 +26,8 @@ pub(super) struct Change {
     stage: Stage,
     /// When this node starts the change, if many nodes have the same one; `None`: now.
     starts_at: Option<Moment>,
-    /// The API server was away when this node's turn came: the turn is counted anew once it is back.
-    missed_turn: bool,
+    /// The question for the kubelet's verdict: an answer that comes after its time counts as long as nothing is decided.
+    judged_by: Option<Ticket>,
     /// It is refused for hazards of these classes.
     hazards: BTreeSet<HazardClass>,
 }
@@ -54,7 +55,7 @@ pub(super) struct ChangeTimes {
 
 impl Change {
     fn new(source: Option<Source>, stage: Stage, starts_at: Option<Moment>) -> Self {
-        Self { source, stage, starts_at, missed_turn: false, hazards: BTreeSet::new() }
+        Self { source, stage, starts_at, judged_by: None, hazards: BTreeSet::new() }
     }
 
     pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {

@@ -46,7 +46,7 @@ pub enum EventReason {
     LocalFiles,
     /// The kubelet hung, and is restarted with what it ran.
     Hung,
-    /// An accepted change waits for a good moment.
+    /// An accepted change waits, and not only for its turn.
     Waiting,
     /// The node's policy forbids what runs.
     Forbidden,
@@ -140,7 +140,7 @@ pub(crate) fn worker_replaced(why: Option<&str>, generation: u64) -> Event {
     event(EventReason::WorkerReplaced, why.is_some(), None, message)
 }
 
-/// An accepted change waits for a good moment; `until`: and then no longer. The reason goes first: messages are cut at their end.
+/// An accepted change waits; `until`: and then no longer. The reason goes first: messages are cut at their end.
 #[must_use]
 pub(crate) fn waiting(source: Option<&Source>, why: &str, until: Option<&str>) -> Event {
     let name = name(source);

@@ -54,8 +54,8 @@ impl UnusableVersions {
         self.0.entry(key(version)).and_modify(|unusable| unusable.until = now);
     }
 
-    /// This content is whole, whoever asked for it: what was damaged is no more. A disk that gave no answer may give none again.
-    pub(super) fn content_is_whole(&mut self, content: &Digest, now: Moment) {
+    /// What is stored of this content is whole, and no longer damaged. A disk that gave no answer may give none again.
+    pub(super) fn is_whole(&mut self, content: &Digest, now: Moment) {
         let damaged = self.0.get_mut(&content.0).filter(|unusable| unusable.error == ConfigError::Load);
         if let Some(unusable) = damaged {
             unusable.until = unusable.until.min(now);

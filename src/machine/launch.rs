@@ -26,8 +26,10 @@ pub(super) struct Launch {
     /// Content of the local files, as they were last read.
     local: Option<Digest>,
     learning: Learning,
-    /// The kubelet's state files are in order for this policy.
+    /// The kubelet's state files are in order for this policy ...
     policy: Option<String>,
+    /// ... or are being put in order for that one.
+    swapping: Option<String>,
     /// What was loaded in this life, to be started or too late for that, the latest first: where it lies is known.
     known: Vec<(Version, Rendered)>,
 }
@@ -109,9 +111,8 @@ impl Launch {
         self.late.truncate(limits::UNUSABLE_KEPT);
     }
 
-    /// The store gave a content, to whomever. Where the next start was not to wait for it any more, it knows it now.
-    pub(super) fn was_loaded(&mut self, ticket: Ticket, rendered: &Rendered, now: Moment) {
-        self.unusable.content_is_whole(&rendered.digest, now);
+    /// The store gave what was not waited for any more: the next start need not wait for it.
+    pub(super) fn loaded_late(&mut self, ticket: Ticket, rendered: &Rendered, now: Moment) {
         let known = self.late.iter().position(|(of, _)| *of == ticket);
         if let Some((_, version)) = known.map(|at| self.late.swap_remove(at)) {
             self.unusable.could_be_read(&version, now);
@@ -119,9 +120,9 @@ impl Launch {
         }
     }
 
-    /// What lay there was damaged, and was written again.
-    pub(super) fn mended(&mut self, content: &Digest, now: Moment) {
-        self.unusable.content_is_whole(content, now);
+    /// What lies there was verified, or written again.
+    pub(super) fn is_whole(&mut self, content: &Digest, now: Moment) {
+        self.unusable.is_whole(content, now);
     }
 
     /// It was saved anew, or somebody wants it tried again.

@@ -116,7 +116,7 @@ pub(crate) const QUERY_VALID: Duration = Duration::from_secs(30);
 /// `lastHeartbeatTime` counts in seconds (metav1.Time): two kubelets within one write the same.
 pub(crate) const HEARTBEAT_RESOLUTION: Duration = Duration::from_secs(1);
 
-/// A change waits this long for the baseline; who has not answered by then counts for nothing. Each query ends within
+/// A change waits this long for the baseline; who has not answered by then shows nothing to be good. Each query ends within
 /// 5 s: a slow API server must not hide which pods a change would cost.
 pub const BASELINE: Duration = Duration::from_secs(6);
 

@@ -7,7 +7,7 @@ use kubelet_config::duration::GoDuration;
 use kubelet_config::schema::UnknownFields;
 use kubelet_config::source::ConfigMapRef;
 
-/// Parses how long a change may wait for a good moment.
+/// Parses how long a change may wait for streams.
 ///
 /// # Errors
 /// It is no duration, or longer than [`limits::COURTESY_MAX`].
@@ -45,7 +45,7 @@ pub struct Settings {
     pub spread: Duration,
     /// The same for an explicit assignment.
     pub spread_assignment: Duration,
-    /// How long a change waits for a good moment, unless its ConfigMap says otherwise; zero: not at all.
+    /// How long a change waits for streams, unless its ConfigMap says otherwise; zero: not at all.
     pub courtesy: Duration,
     /// What becomes of payloads with fields that the kubelet would ignore.
     pub unknown_fields: UnknownFields,

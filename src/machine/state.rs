@@ -100,13 +100,17 @@ impl State {
         if let Input::Loaded(ticket, id, result) = &input {
             self.process.note_kubelet(id.clone());
             if let Ok(rendered) = result {
-                self.launch.was_loaded(*ticket, rendered, now);
+                self.launch.loaded_late(*ticket, rendered, now); // maybe nobody waits for it any more
             }
         }
         match input.ticket().map(|ticket| self.asks.answered(ticket, self.now)) {
             None => self.note(input, &mut fx),
             Some(Some(asker)) => self.answer(asker, input, &mut fx),
-            Some(None) => {} // nobody waits for it
+            Some(None) => {
+                if let Input::PreflightDone(ticket, verdict) = input {
+                    self.late_verdict(ticket, verdict, &mut fx);
+                } // nobody waits for anything else
+            }
         }
         while let Some((asker, answer)) = self.asks.unanswered(self.now) {
             self.answer(asker, answer, &mut fx);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::evidence::Suspension;
+use super::evidence::{Signal, Suspension};
 use super::ladder::is_same;
 use super::records::{BadReason, Phase, Version};
 use super::{Kubelet, State};
@@ -75,7 +75,10 @@ fn condition(state: &State) -> Condition {
         )
     } else if state.is_on_trial() {
         let until = trial_ends(state).map(|time| format!(" until {time}")).unwrap_or_default();
-        (ConditionStatus::Unknown, ConditionReason::OnTrial, format!("On trial{until}: {active}"))
+        let lacks: Vec<&str> = state.trial_lacks().into_iter().map(Signal::label).collect();
+        let lacks =
+            if lacks.is_empty() { String::new() } else { format!(", not healthy for want of {}", lacks.join(", ")) };
+        (ConditionStatus::Unknown, ConditionReason::OnTrial, format!("On trial{until}{lacks}: {active}"))
     } else if let Some((source, at)) = state.scheduled() {
         (
             ConditionStatus::Unknown,

@@ -76,6 +76,21 @@ fn streams_in_an_outage_are_waited_for_once_it_is_over() {
     assert_eq!(told(&node), 2);
 }
 
+/// An outage in between does not begin it anew.
+#[test]
+fn a_courtesy_that_is_spent_stays_spent() {
+    let mut node = proven();
+    node.streams = Some(1);
+    node.assign("b").pass(COURTESY - 5);
+    node.busy = true;
+    node.pass(10);
+    assert_eq!(hold(&node), Some(Hold::ApiServer));
+    node.busy = false;
+    let waited = node.until_start(120).unwrap();
+    assert!(waited < COURTESY, "{waited}");
+    assert_eq!((node.active(), told(&node)), ("b", 2));
+}
+
 /// What was good when the wait began is no baseline: the node is asked anew.
 #[test]
 fn an_api_server_that_goes_away_meanwhile_is_waited_for() {
@@ -458,4 +473,33 @@ fn pressure_that_comes_while_the_baseline_is_waited_for_holds_it_too() {
     node.pressure.clone_from(&readiness.pressure);
     node.step(Input::NodeObserved(readiness)).release().pass(30);
     assert_eq!((node.starts.len(), hold(&node)), (starts, Some(Hold::Pressure([NodePressure::Pid].into()))));
+}
+
+/// A verdict that takes longer than anybody waits for it is a slow verdict.
+#[test]
+fn a_verdict_that_comes_late_counts_while_the_change_waits() {
+    let mut node = under_pressure();
+    node.refuse("b").preflight_answers = false;
+    node.assign("b").pass(150);
+    assert_eq!(hold(&node), Some(Hold::Pressure([NodePressure::Disk].into())), "it is waited for no longer");
+    node.end_preflight();
+    assert!(node.events().contains(&"KubeletConfigRejected"), "{:?}", node.events());
+    node.pressure.clear();
+    assert!(node.until_start(60).is_none());
+    assert_eq!(node.active(), "a");
+}
+
+/// What was sick before cannot be held against a version, and does not prove it: the condition says what is missing.
+#[test]
+fn a_trial_whose_clock_stands_still_says_for_what() {
+    let mut node = Node::new();
+    node.healthz = Some(false);
+    node.pass(60).assign("x").pass(100);
+    let message = |node: &Node| node_status(&node.state).condition.message;
+    assert!(message(&node).starts_with("On trial: "), "{}", message(&node));
+    node.pass(60);
+    assert!(message(&node).starts_with("On trial, not healthy for want of healthz: "), "{}", message(&node));
+    node.healthz = Some(true);
+    node.pass(30);
+    assert!(message(&node).starts_with("On trial until "), "{}", message(&node));
 }

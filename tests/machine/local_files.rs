@@ -214,6 +214,19 @@ fn followed_it_waits_until_there_is_something_to_go_back_to() {
     assert_eq!((node.running(), node.starts.len()), (Some("local+2"), 2), "{:?}", node.events());
 }
 
+/// Nobody writes them again: what was read of them before the proof is read once more after it.
+#[test]
+fn an_edit_of_before_the_proof_is_taken_up_after_it() {
+    let mut node = following_itself();
+    node.step(Input::Node(Assignment::Local)).edit("local-files", "1").pass(60);
+    edit(&mut node, "2");
+    node.pass(300);
+    let watched = node.effects.len();
+    node.pass(500);
+    let is_watch = |effect: &Effect| matches!(effect, Effect::Watch(_));
+    assert!(node.effects[watched..].iter().any(is_watch), "{:?}", node.events());
+}
+
 fn following_itself() -> Node {
     let settings =
         Settings { follow_local: true, default_source: Some(ConfigMapRef::local_files()), ..Settings::default() };

@@ -223,6 +223,7 @@ impl State {
         if let Err(why) = result {
             return self.postpone(why);
         }
+        self.compare_local_files_anew();
         let records = self.records().clone();
         let assigned = records.assigned.as_ref();
         self.handled(assigned.map(|version| &version.source));

@@ -1,13 +1,16 @@
 //! The gate: what an accepted change waits for before it restarts the kubelet. The first of these that is so decides.
 //!
-//! | what is so | of no account for | the change waits |
+//! | what is so | does not apply to | the change waits |
 //! |---|---|---|
 //! | the turn of this node is still to come (`spread.rs`) | a reset | until then |
-//! | the Node is under pressure | the way back; what may be the cause of it, or its end | for as long as that lasts |
+//! | the Node is under pressure | the way back; where what runs is unproven; a change of what may end it | for as long as that lasts |
 //! | any restart would cost pods | the way back, a reset, local files; what is acknowledged | for as long as that lasts |
 //! | the API server is away | a reset, local files | for as long as that lasts |
 //! | streams of exec, attach and port-forward run | the way back, a reset | for the courtesy at the most |
+//! | the turn of this node came while the API server was away | local files | for another turn |
 //! | nothing of that | | no longer |
+//!
+//! - Pressure, pods and streams do not apply where no kubelet is ready: there is nothing to disturb.
 //!
 //! - The node is asked everything at once, right before the switch. The answers are also the baseline of the trial. Who has not
 //!   answered within six seconds holds nothing, except for the API server.
@@ -73,12 +76,12 @@ impl State {
         if !is_urgent && !pressure.is_empty() {
             return self.hold(&Hold::Pressure(pressure), None, fx);
         }
-        if inquiry.is_open(self.now) {
+        if inquiry.is_open(self.now) && (inquiry.asked_everything || !is_urgent) {
             return;
         }
         let (source, rendered, inquiry) = (source.clone(), rendered.clone(), inquiry.clone());
         if inquiry.asked_at.is_none() {
-            return self.ask_everything(fx);
+            return self.ask_everything(source.as_ref(), &rendered, fx);
         }
         let until = self.courtesy_until(source.as_ref(), &rendered);
         let lost = source.as_ref().and_then(|source| pods_lost(source, &rendered, &self.impacts_of_change(&rendered)));
@@ -87,9 +90,13 @@ impl State {
         match (lost.filter(|_| !is_urgent), until, inquiry.streams) {
             (Some(lost), ..) => self.hold(&lost, None, fx),
             // What the API server assigned is not switched to while that server is away: nobody could take it back.
-            _ if is_away && inquiry.is_whole => self.hold(&Hold::ApiServer, None, fx),
+            _ if is_away && inquiry.asked_everything => self.hold(&Hold::ApiServer, None, fx),
+            _ if inquiry.asked_everything && source.as_ref().is_some_and(|it| self.restart_missed_turn(it)) => {}
             (None, Some(until), Some(count @ 1..)) => self.hold(&Hold::Streams(count), Some(until), fx),
-            _ if !inquiry.is_whole => self.ask_everything(fx),
+            // A record that was on its way may have held it up since the node was asked.
+            _ if !inquiry.asked_everything || inquiry.is_stale(self.now) => {
+                self.ask_everything(source.as_ref(), &rendered, fx);
+            }
             _ => {
                 if until.is_some() && inquiry.streams.is_none() {
                     let what = "exec, attach or port-forward streams cannot be seen with this container runtime";
@@ -101,7 +108,7 @@ impl State {
         }
     }
 
-    /// The way back, also to what was proven before, waits for nothing; nor does anything where there is no kubelet that could be disturbed.
+    /// True for the way back, also to what was proven before, and where no kubelet is ready that could be disturbed.
     fn is_urgent(&self, rendered: &Rendered) -> bool {
         let is_proven = self.records().proven.iter().any(|version| version.has_content(&rendered.digest));
         let is_way_back = is_proven || self.fallback_content() == Some(&rendered.digest);
@@ -124,29 +131,28 @@ impl State {
     }
 
     /// Until when streams are waited for, if they still are. A reset has nobody's annotation, and is often meant to end something.
-    fn courtesy_until(&mut self, source: Option<&Source>, rendered: &Rendered) -> Option<Moment> {
-        let (now, is_urgent) = (self.now, self.is_urgent(rendered));
-        let courtesy = self.courtesy(&rendered.annotations).ok().filter(|_| source.is_some() && !is_urgent)?;
-        let since = *self.wait_of(source).courtesy_since.get_or_insert(now);
-        Some(later(since, courtesy)).filter(|until| now < *until)
+    fn courtesy_until(&self, source: Option<&Source>, rendered: &Rendered) -> Option<Moment> {
+        let courtesy = self.courtesy(&rendered.annotations).ok();
+        let courtesy = courtesy.filter(|_| source.is_some() && !self.is_urgent(rendered))?;
+        let since = self.pending.wait.as_ref().and_then(|wait| wait.courtesy_since).unwrap_or(self.now);
+        Some(later(since, courtesy)).filter(|until| self.now < *until)
     }
 
     /// Asks for all that is to be known right before a switch.
-    fn ask_everything(&mut self, fx: &mut Vec<Effect>) {
-        let Some(Change { source, stage: Stage::Gate(rendered), .. }) = &self.change else { return };
-        let (source, rendered) = (source.clone(), rendered.clone());
-        let streams = self.courtesy_until(source.as_ref(), &rendered).map(|_| Observation::Streams);
-        self.ask_node(Observation::ALL.into_iter().chain(streams), fx);
+    fn ask_everything(&mut self, source: Option<&Source>, rendered: &Rendered, fx: &mut Vec<Effect>) {
+        let streams = self.courtesy_until(source, rendered).map(|_| Observation::Streams);
+        let all: Vec<Observation> = Observation::ALL.into_iter().chain(streams).collect();
+        self.ask_node(&all, fx);
         if let Some(inquiry) = self.inquiry_mut() {
-            (inquiry.is_whole, inquiry.good) = (true, Baseline::new());
+            (inquiry.asked_everything, inquiry.good) = (true, Baseline::new());
         }
     }
 
-    fn ask_node(&mut self, wanted: impl Iterator<Item = Observation>, fx: &mut Vec<Effect>) {
+    fn ask_node(&mut self, wanted: &[Observation], fx: &mut Vec<Effect>) {
         let healthz = self.running().healthz.clone().filter(|_| self.is_ready());
         let (runtime, pid) = (self.runtime_socket(), self.pid());
         let mut asked = BTreeSet::new();
-        for observation in wanted {
+        for observation in wanted.iter().copied() {
             match (observation, &healthz, pid) {
                 (Observation::Healthz, Some(target), _) => self.probe(target.clone(), fx),
                 (Observation::Environment, ..) => self.query(Query::Environment(runtime.clone()), fx),
@@ -159,7 +165,7 @@ impl State {
         }
         let now = self.now;
         if let Some(inquiry) = self.inquiry_mut() {
-            (inquiry.asked_at, inquiry.unanswered, inquiry.is_whole) = (Some(now), asked, false);
+            (inquiry.asked_at, inquiry.unanswered, inquiry.asked_everything) = (Some(now), asked, false);
             inquiry.streams = None;
         }
     }
@@ -187,8 +193,9 @@ impl State {
     }
 
     pub(in crate::machine) fn streams_observed(&mut self, streams: Option<u32>) {
-        self.note_baseline(Observation::Streams, []);
-        if let Some(inquiry) = self.inquiry_mut() {
+        if let Some(inquiry) = self.inquiry_mut()
+            && inquiry.unanswered.remove(&Observation::Streams)
+        {
             inquiry.streams = streams;
         }
     }
@@ -196,22 +203,23 @@ impl State {
     /// The change waits for this, which is told once, and asked for when that is due.
     fn hold(&mut self, hold: &Hold, until: Option<Moment>, fx: &mut Vec<Effect>) {
         let now = self.now;
-        let Some(Change { source, stage: Stage::Gate(_), missed_turn, .. }) = &mut self.change else { return };
-        *missed_turn |= *hold == Hold::ApiServer;
-        let source = source.clone();
-        let Wait { inquiry, courtesy_since, told_of, .. } = self.wait_of(source.as_ref());
+        let Some(Change { source, stage: Stage::Gate(rendered), .. }) = &self.change else { return };
+        let (source, rendered) = (source.clone(), rendered.clone());
+        let Wait { inquiry, missed_turn, courtesy_since, told_of, .. } = self.wait_of(source.as_ref());
         if inquiry.hold.as_ref().is_none_or(|before| before.label() != hold.label()) {
-            inquiry.times = 0;
+            inquiry.asked_again = 0;
+        }
+        match hold {
+            Hold::Streams(_) => *courtesy_since = courtesy_since.or(Some(now)),
+            Hold::ApiServer => *missed_turn = true,
+            Hold::Pressure(_) | Hold::PodsLost(..) => *courtesy_since = None, // it begins once that is over
         }
         if matches!(hold, Hold::Pressure(_)) {
             *inquiry = Inquiry::default(); // the kubelet tells of its end, and then everything is asked
         }
         (inquiry.hold, inquiry.until) = (Some(hold.clone()), until);
         let is_due = inquiry.next_question().is_some_and(|at| now >= at);
-        inquiry.times += u32::from(is_due);
-        if until.is_none() {
-            *courtesy_since = None; // it begins once that is over
-        }
+        inquiry.asked_again += u32::from(is_due);
         if told_of.insert(hold.label()) {
             let until = until.map(|at| timestamp(at.wall_nanos));
             fx.push(Effect::Emit(events::waiting(source.as_ref(), &hold.to_string(), until.as_deref())));
@@ -220,9 +228,9 @@ impl State {
         match hold {
             Hold::Pressure(_) => {}
             _ if !is_due => {}
-            Hold::Streams(_) => self.ask_node([Observation::Streams].into_iter(), fx),
-            Hold::PodsLost(..) => self.ask_node([Observation::Pods].into_iter(), fx),
-            Hold::ApiServer => self.ask_everything(fx),
+            Hold::Streams(_) => self.ask_node(&[Observation::Streams], fx),
+            Hold::PodsLost(..) => self.ask_node(&[Observation::Pods], fx),
+            Hold::ApiServer => self.ask_everything(source.as_ref(), &rendered, fx),
         }
     }
 
@@ -233,6 +241,7 @@ impl State {
         self.pending.wait.get_or_insert_with(|| Wait {
             source: source.cloned(),
             first_seen,
+            missed_turn: false,
             courtesy_since: None,
             told_of: BTreeSet::new(),
             inquiry: Inquiry::default(),
@@ -272,9 +281,8 @@ impl State {
         let Some(inquiry) = self.inquiry_mut() else { return };
         let before = std::mem::take(inquiry);
         *inquiry = match before.hold {
-            Some(Hold::ApiServer | Hold::PodsLost(..)) => {
-                Inquiry { unanswered: BTreeSet::new(), good: Baseline::new(), ..before }
-            }
+            Some(Hold::ApiServer) => Inquiry { unanswered: BTreeSet::new(), good: Baseline::new(), ..before },
+            Some(Hold::PodsLost(..)) => Inquiry { unanswered: BTreeSet::new(), asked_everything: false, ..before },
             hold => Inquiry { hold, ..Inquiry::default() },
         };
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
+use super::wait::Inquiry;
 use super::{Change, Stage};
 use crate::machine::State;
 use crate::machine::model::{Moment, later};
@@ -35,14 +36,16 @@ impl State {
 
     /// True if the turn came while the API server was away: all whose turn has passed would switch at the moment of its return.
     pub(super) fn restart_missed_turn(&mut self, source: &Source) -> bool {
-        let wait = self.spread_wait(source);
-        let now = self.now;
-        let Some(change) = self.change.as_mut().filter(|change| change.starts_at.is_some()) else { return false };
-        let missed = std::mem::take(&mut change.missed_turn) && !wait.is_zero();
-        if missed {
-            change.starts_at = Some(later(now, wait));
+        let (now, pause) = (self.now, self.spread_wait(source));
+        let wait = self.wait_of(Some(source));
+        if !std::mem::take(&mut wait.missed_turn) || pause.is_zero() {
+            return false;
         }
-        missed
+        (wait.first_seen, wait.courtesy_since, wait.inquiry) = (now, None, Inquiry::default());
+        if let Some(change) = &mut self.change {
+            change.starts_at = Some(later(now, pause));
+        }
+        true
     }
 
     /// The change that waits for its start, and until when.

@@ -1,9 +1,8 @@
 //! The change goes on, stage by stage.
 
-use super::wait::Inquiry;
 use super::{Change, Stage};
 use crate::machine::asks::Asker;
-use crate::machine::io::{Effect, StoreRequest, log};
+use crate::machine::io::{Effect, StoreRequest, Ticket, log};
 use crate::machine::model::{ConfigError, LoadTarget, Moment, RenderError, Rendered, Verdict};
 use crate::machine::proposal::Proposal;
 use crate::machine::records::{Phase, Records, Version};
@@ -192,7 +191,10 @@ impl State {
     pub(super) fn preflight_change(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
         let (afterwards, judged) = (self.afterwards(&rendered), rendered.clone());
         self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE, fx, |ticket| Effect::Preflight(ticket, judged, afterwards));
-        self.set_change_stage(Stage::Preflight(Box::new(rendered)));
+        let judged_by = self.asks.ticket(Asker::Change);
+        if let Some(change) = &mut self.change {
+            (change.stage, change.judged_by) = (Stage::Preflight(Box::new(rendered)), judged_by);
+        }
     }
 
     fn set_change_stage(&mut self, stage: Stage) {
@@ -220,7 +222,10 @@ impl State {
         let Some(Change { source, stage: Stage::Loading, .. }) = self.change.clone() else { return };
         let Some(source) = source else { return self.reset_loaded(result, fx) };
         match result {
-            Ok(rendered) => self.compare(source, rendered, fx),
+            Ok(rendered) => {
+                self.launch.is_whole(&rendered.digest, self.now);
+                self.compare(source, rendered, fx);
+            }
             Err(RenderError::Load(message)) => self.reject(&Version::named(source), ConfigError::Load, &message, fx),
             Err(RenderError::Checkpoint(why)) => {
                 self.download_again(fx);
@@ -259,6 +264,22 @@ impl State {
         }
     }
 
+    /// The same after its time: the change waits at the gate meanwhile, as one without a verdict.
+    pub(in crate::machine) fn late_verdict(&mut self, ticket: Ticket, verdict: Verdict, fx: &mut Vec<Effect>) {
+        let Some(Change { source: Some(source), stage: Stage::Gate(rendered), judged_by, .. }) = &self.change else {
+            return;
+        };
+        if *judged_by != Some(ticket) {
+            return;
+        }
+        let version = Version { source: source.clone(), digest: Some(rendered.digest.clone()) };
+        match verdict {
+            Verdict::Load(message) => self.reject(&version, ConfigError::Load, &message, fx),
+            Verdict::Validate(message) => self.reject(&version, ConfigError::Validate, &message, fx),
+            Verdict::Valid(_) | Verdict::Inconclusive(_) | Verdict::NotItsFault(_) => {}
+        }
+    }
+
     /// The candidate may run.
     pub(in crate::machine) fn accepted(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
         self.set_change_stage(Stage::Gate(Box::new(rendered)));
@@ -279,10 +300,6 @@ impl State {
             self.tell_cost(None, hazard::whole_impact(&impacts), rendered, fx);
             return self.record_reset(fx);
         };
-        if self.restart_missed_turn(&source) {
-            self.wait_of(Some(&source)).inquiry = Inquiry::default();
-            return;
-        }
         if self.refuse_impact(&source, rendered, &impacts, fx) {
             return;
         }
@@ -334,9 +351,11 @@ impl State {
         self.change.as_ref().is_some_and(|change| change.accepted_rendering().is_some())
     }
 
-    /// True while it waits for its turn, or is held: that may take long.
+    /// True while it waits for its turn, is held, or no record can be written: that may take long.
     fn is_change_held_back(&self) -> bool {
-        self.is_change_accepted() && (self.waiting_for().is_some() || self.pending_start().is_some())
+        // Nothing is switched to while nothing can be written.
+        let is_stuck = self.writer.failure().is_some();
+        self.is_change_accepted() && (is_stuck || self.waiting_for().is_some() || self.pending_start().is_some())
     }
 
     /// The version that is held back, and its content.

@@ -16,9 +16,11 @@ use kubelet_config::status;
 pub(super) struct Wait {
     /// None: the local configuration.
     pub(super) source: Option<Source>,
-    /// Its turn is counted from then.
+    /// The turn of this node is counted from then.
     pub(super) first_seen: Moment,
-    /// The courtesy is.
+    /// The API server was away when that turn came: it is counted anew once the server is back.
+    pub(super) missed_turn: bool,
+    /// Streams have been waited for since then. What is spent of the courtesy stays spent.
     pub(super) courtesy_since: Option<Moment>,
     /// It was told that it waits for these, by their labels.
     pub(super) told_of: BTreeSet<&'static str>,
@@ -32,7 +34,7 @@ pub(super) struct Inquiry {
     /// When the node was asked last; `None`: not yet.
     pub(super) asked_at: Option<Moment>,
     /// It was asked everything, and not only for what holds the change.
-    pub(super) is_whole: bool,
+    pub(super) asked_everything: bool,
     pub(super) unanswered: BTreeSet<Observation>,
     /// Signals found good.
     pub(super) good: Baseline,
@@ -43,16 +45,21 @@ pub(super) struct Inquiry {
     pub(super) hold: Option<Hold>,
     /// ... until when at the most ...
     pub(super) until: Option<Moment>,
-    /// ... and how often that was asked for.
-    pub(super) times: u32,
+    /// ... and how often that was asked for again.
+    pub(super) asked_again: u32,
 }
 
 impl Inquiry {
     /// True while answers are waited for.
     pub(super) fn is_open(&self, now: Moment) -> bool {
         let is_in_time = |asked_at| now < later(asked_at, limits::BASELINE);
-        let is_held = self.is_whole || self.until.is_none_or(|until| now < until);
+        let is_held = self.asked_everything || self.until.is_none_or(|until| now < until);
         !self.unanswered.is_empty() && is_held && self.asked_at.is_some_and(is_in_time)
+    }
+
+    /// True if the answers are too old to switch by.
+    pub(super) fn is_stale(&self, now: Moment) -> bool {
+        self.asked_at.is_none_or(|asked_at| now.since(asked_at) > limits::QUERY_VALID)
     }
 
     /// When it is asked next for what holds the change.
@@ -61,7 +68,7 @@ impl Inquiry {
             Hold::Pressure(_) => return None,
             Hold::Streams(_) => limits::STREAMS_INTERVAL,
             Hold::PodsLost(..) | Hold::ApiServer => {
-                backoff(limits::QUERY_INTERVAL, limits::HELD_INTERVAL_MAX, self.times)
+                backoff(limits::QUERY_INTERVAL, limits::HELD_INTERVAL_MAX, self.asked_again)
             }
         };
         Some(later(self.asked_at?, pause))

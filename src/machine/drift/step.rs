@@ -66,7 +66,7 @@ impl State {
         for damage in found.damage {
             let mended = damage.mended.is_ok();
             if let Some(content) = damage.content.as_ref().filter(|_| mended) {
-                self.launch.mended(content, self.now);
+                self.launch.is_whole(content, self.now);
             }
             if mended || !before.contains_key(&damage.what) {
                 let assigned = self.records().assigned.as_ref().map(|version| &version.source);

@@ -74,7 +74,7 @@ impl State {
         self.ask(Asker::StateFiles, limits::LOAD_DEADLINE, fx, |ticket| {
             Effect::Store(StoreRequest::SwapStateFiles(ticket, state_files))
         });
-        self.launch.policy = Some(policy);
+        (self.launch.policy, self.launch.swapping) = (None, Some(policy));
         self.set_stage(Stage::Swapping(rendered));
     }
 
@@ -83,10 +83,9 @@ impl State {
         result: Result<StateFilesFound, String>,
         fx: &mut Vec<Effect>,
     ) {
+        let policy = self.launch.swapping.take();
+        self.launch.policy = policy.filter(|_| matches!(result, Ok(StateFilesFound::InOrder)));
         let Some(Next { version, stage: Stage::Swapping(rendered), .. }) = self.launch.next.clone() else { return };
-        if !matches!(result, Ok(StateFilesFound::InOrder)) {
-            self.launch.policy = None;
-        }
         match &result {
             Ok(StateFilesFound::InOrder) | Err(_) => {}
             Ok(StateFilesFound::PutAside(what)) => {

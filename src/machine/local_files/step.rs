@@ -58,8 +58,11 @@ impl State {
         self.ask_load(Asker::LocalFiles, target, limits::LOAD_DEADLINE, fx);
     }
 
-    /// What is assigned is rendered once more, with the files as they are; false if they are not followed now.
-    fn take_up_local_files(&mut self, fx: &mut Vec<Effect>) -> bool {
+    /// What is assigned is rendered once more, with the files as they were found; false if they are not followed now.
+    fn take_up_local_files(&mut self, found: Option<String>, fx: &mut Vec<Effect>) -> bool {
+        if found.is_some() && self.local_files.taken_up == found {
+            return true;
+        }
         let Some(assigned) = self.sync.assigned_map().filter(|_| self.settings.follow_local && !self.is_held()) else {
             return false;
         };
@@ -68,11 +71,18 @@ impl State {
             self.reconsider();
         } else if self.are_local_files_unproven() {
             self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
+            return true;
         } else {
             self.drop_change();
             self.download_again(fx);
         }
+        self.local_files.taken_up = found;
         true
+    }
+
+    /// What runs next was decided: what was taken up may not be in it.
+    pub(in crate::machine) fn compare_local_files_anew(&mut self) {
+        self.local_files.taken_up = None;
     }
 
     /// They say what runs. True if before they could not be read, or what they said is under way, or was not taken up.
@@ -172,7 +182,7 @@ impl State {
                 return self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
             }
             Err(RenderError::Unfinished(_)) => {
-                if !self.take_up_local_files(fx) {
+                if !self.take_up_local_files(None, fx) {
                     self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
                 }
                 return; // whoever takes them up waits for their writer
@@ -183,8 +193,7 @@ impl State {
             }
         };
         let is_news = difference.is_some() || self.is_edit_taken_back();
-        let followed = is_news && (self.local_files.taken_up.as_ref() == Some(&found) || self.take_up_local_files(fx));
-        self.local_files.taken_up = followed.then_some(found);
+        let followed = is_news && self.take_up_local_files(Some(found), fx);
         if difference.is_some() && self.settings.follow_local && !followed {
             self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY)); // an operator may let go
         }

@@ -350,6 +350,16 @@ impl State {
         Some(later(since, self.settings.trial_duration.saturating_sub(attempt.earned)))
     }
 
+    /// What has been bad for so long that the trial's clock stands still for it, whether or not the version can fail by that.
+    #[must_use]
+    pub(crate) fn trial_lacks(&self) -> Vec<Signal> {
+        let Some(run) = self.process.run().filter(|run| self.is_on_trial() && run.healthy_since.is_none()) else {
+            return Vec::new();
+        };
+        let lasts = |since: &Moment| self.now.since(*since) >= self.settings.start_timeout;
+        run.bad.iter().filter(|(_, since)| lasts(since)).map(|(signal, _)| *signal).collect()
+    }
+
     /// True while a trial's clock runs.
     #[must_use]
     pub(crate) fn is_counting(&self) -> bool {

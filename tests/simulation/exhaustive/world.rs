@@ -291,6 +291,9 @@ impl World {
                 self.unjudged |= who == Who::Judge;
             }
             Event::Answers => {
+                if matches!(self.silent, Some(Who::Store | Who::Node)) {
+                    self.deaths.values_mut().for_each(|(_, others)| *others = true);
+                }
                 (self.silent, self.unseen_since) = (None, None);
                 let unjudged = self.unjudged;
                 for effect in std::mem::take(&mut self.unanswered) {

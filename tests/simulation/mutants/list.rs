@@ -259,7 +259,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a change does not wait for the API server",
         file: "machine/change/gate.rs",
         function: "tick_gate",
-        original: "is_away && inquiry.is_whole",
+        original: "is_away && inquiry.asked_everything",
         mutated: "false",
     },
     Mutant {
@@ -291,7 +291,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a change waits for as long as there are streams",
         file: "machine/change/gate.rs",
         function: "courtesy_until",
-        original: "Some(later(since, courtesy)).filter(|until| now < *until)",
+        original: "Some(later(since, courtesy)).filter(|until| self.now < *until)",
         mutated: "Some(later(since, courtesy))",
     },
     Mutant {
@@ -423,7 +423,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a change that waits for the API server goes on asking as it did",
         file: "machine/change/wait.rs",
         function: "next_question",
-        original: "backoff(limits::QUERY_INTERVAL, limits::HELD_INTERVAL_MAX, self.times)",
+        original: "backoff(limits::QUERY_INTERVAL, limits::HELD_INTERVAL_MAX, self.asked_again)",
         mutated: "std::time::Duration::from_secs(1)",
     },
     Mutant {

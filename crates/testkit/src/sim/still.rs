@@ -91,7 +91,8 @@ impl Outside {
             starts,
             // A disk that fails is tried every 30 s, and probed as often for a kubelet that hangs.
             writes: 250 + 3 * done.starts,
-            reads: 130 + 4 * done.starts,
+            // What is assigned and what the local files say, each minute.
+            reads: 190 + 4 * done.starts,
             judged: 10 + done.starts,
             // A trial has the Lease asked for every ten seconds, and the pods every minute; a change that waits both each minute.
             // For half a minute after READY=1 the Lease is asked for each second.
@@ -101,7 +102,7 @@ impl Outside {
             events: 10,
             lines: 130 + 5 * done.starts,
             // A trial in which healthz flaps tells so thirty times before it fails.
-            published: if judges { 80 } else { 10 } + done.starts,
+            published: if judges { 80 + done.starts } else { 10 } + done.starts,
         };
         let beyond = done.exceeds(most);
         self.account.check(Law::Rests, false, beyond.is_none(), || {
@@ -109,7 +110,9 @@ impl Outside {
         });
         let condition = node_status(state).condition;
         let is_open = matches!(state.records().phase, Phase::Trial(_) | Phase::ControlTest(..));
-        let held = self.in_trouble() || self.account.pinned.is_some() || self.process.is_none() || dies;
+        // It ends, or it says what holds it.
+        let told = condition.message.contains("not healthy for want of");
+        let held = told || self.in_trouble() || self.account.pinned.is_some() || self.process.is_none() || dies;
         // No verdict is taken that cannot be written, and none on one that was as sick before.
         let stays = self.process.as_ref().is_some_and(|process| {
             let content = process.content;

@@ -112,7 +112,9 @@ impl Outside {
             self.account.forget_tries(); // what follows, with another binary, is another trial
             self.account.testing = false;
         }
-        if rolled_back && !awaited && !commanded && !booted && !message.contains("nobody confirmed") {
+        // A runtime that has been away for ten minutes is put to the control test, once.
+        let tested = message.contains("does not come back");
+        if rolled_back && !awaited && !commanded && !booted && !tested && !message.contains("nobody confirmed") {
             self.check_blame(source, content);
         }
         let lives = self.process.as_ref().or(self.account.last.as_ref());
