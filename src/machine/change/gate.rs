@@ -6,12 +6,11 @@
 //! | the Node is under pressure | the way back; where what runs is unproven; a change of what may end it | for as long as that lasts |
 //! | any restart would cost pods | the way back, a reset, local files; what is acknowledged | for as long as that lasts |
 //! | the API server is away | a reset, local files | for as long as that lasts |
+//! | the turn of this node came while the API server was away | a reset, local files | for another turn |
 //! | streams of exec, attach and port-forward run | the way back, a reset | for the courtesy at the most |
-//! | the turn of this node came while the API server was away | local files | for another turn |
 //! | nothing of that | | no longer |
 //!
 //! - Pressure, pods and streams do not apply where no kubelet is ready: there is nothing to disturb.
-//!
 //! - The node is asked everything at once, right before the switch. The answers are also the baseline of the trial. Who has not
 //!   answered within six seconds holds nothing, except for the API server.
 //! - While something holds the change, only that is asked for: streams each second, everything else with growing pauses.
