@@ -140,7 +140,9 @@ fn mutate(source: &str, text: &str, mutant: &Mutant, number: usize) -> Result<St
         return Err(no_mutant(&format!("{original:?} is there {} times", found.len())));
     };
     let there = body.get(range.clone()).unwrap_or_default();
-    let at = text.rfind(there).ok_or_else(|| no_mutant("another mutant hides it"))?;
+    // Its function as it is by now: others may have the same text.
+    let begins = self::body(text, function).and_then(|body| Some(text.find(body)? + body.rfind(there)?));
+    let at = begins.ok_or_else(|| no_mutant("another mutant hides it"))?;
     let both = format!("if crate::mutant({number}) {{ {mutated} }} else {{ {there} }}");
     let both = if original.ends_with([';', '}']) { both } else { format!("({both})") };
     let (before, rest) = text.split_at(at);

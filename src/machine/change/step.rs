@@ -273,11 +273,12 @@ impl State {
             return;
         }
         let version = Version { source: source.clone(), digest: Some(rendered.digest.clone()) };
-        match verdict {
-            Verdict::Load(message) => self.reject(&version, ConfigError::Load, &message, fx),
-            Verdict::Validate(message) => self.reject(&version, ConfigError::Validate, &message, fx),
-            Verdict::Valid(_) | Verdict::Inconclusive(_) | Verdict::NotItsFault(_) => {}
-        }
+        let (error, message) = match verdict {
+            Verdict::Load(message) => (ConfigError::Load, message),
+            Verdict::Validate(message) => (ConfigError::Validate, message),
+            Verdict::Valid(_) | Verdict::Inconclusive(_) | Verdict::NotItsFault(_) => return,
+        };
+        self.reject(&version, error, &message, fx);
     }
 
     /// The candidate may run.
