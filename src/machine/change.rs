@@ -58,10 +58,6 @@ impl Change {
         Self { source, stage, starts_at, judged_by: None, hazards: BTreeSet::new() }
     }
 
-    pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {
-        due.extend(self.starts_at.filter(|at| *at > now));
-    }
-
     /// The accepted configuration, before its switch is recorded.
     fn accepted_rendering(&self) -> Option<&Rendered> {
         match &self.stage {

@@ -22,7 +22,7 @@ use kubelet_config::status;
 pub struct KubeletId(pub String);
 
 impl KubeletId {
-    /// Stands for whatever binary is there.
+    /// Matches every kubelet binary.
     pub const ANY: Self = Self(String::new());
 }
 
@@ -245,7 +245,7 @@ pub enum RenderError {
     /// Our own trouble: disk, permissions, the local file.
     #[error("{0}")]
     Internal(String),
-    /// Followed local files are not whole: somebody still writes them.
+    /// Followed local files are not whole: they are still being written.
     #[error("{0}")]
     Unfinished(String),
     /// The node's policy refuses it as it is, unread.
@@ -338,7 +338,7 @@ impl Verdict {
 pub enum TrialResult {
     /// It became last known good.
     Proven,
-    /// It failed, nobody confirmed it, or an operator left it.
+    /// It failed, was not confirmed in time, or an operator left it.
     RolledBack,
     /// Something else came first: another version, a reset, a pin, a refusal by another kubelet binary.
     NoVerdict,
@@ -399,7 +399,7 @@ pub enum RestartCause {
     Rollback,
     /// An operator's command.
     Operator,
-    /// It hung, and nobody judged it.
+    /// It hung outside a trial and a control test.
     Hung,
 }
 

@@ -39,9 +39,9 @@ pub(super) struct Process {
     started: Option<KubeletId>,
     /// Kubelet starts so far.
     starts: u32,
-    /// Exits in a row that nobody asked for.
+    /// Exits in a row that the supervisor did not ask for.
     crashes: u32,
-    /// The next start follows an exit that nobody asked for.
+    /// The next start follows an exit that the supervisor did not ask for.
     exited: bool,
     /// The next start follows a hung kubelet.
     hung: bool,

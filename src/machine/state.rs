@@ -220,7 +220,7 @@ impl State {
         }
     }
 
-    /// Starts whatever is due in the state as it is now.
+    /// Starts everything that is due now.
     fn reconcile(&mut self, fx: &mut Vec<Effect>) {
         self.tick_reading(fx);
         self.tick_process(fx);
@@ -254,10 +254,7 @@ impl State {
         self.asks.deadlines(&mut due);
         self.writer.deadlines(&mut due);
         self.sync.deadlines(self.now, &mut due);
-        if let Some(change) = &self.change {
-            change.deadlines(self.now, &mut due);
-            self.gate_deadlines(&mut due);
-        }
+        self.change_deadlines(&mut due);
         self.launch.deadlines(self.now, &mut due);
         self.drift.deadlines(&mut due);
         self.policy.deadlines(&mut due);
@@ -346,7 +343,7 @@ impl State {
         self.writer.is_dirty()
     }
 
-    /// True once the record was read: until then nobody can say what is assigned or proven.
+    /// True once the record was read. Until then the assigned and the proven versions are not known.
     #[must_use]
     pub fn is_record_known(&self) -> bool {
         self.writer.read_only().is_none() && *self.process.kubelet() != Kubelet::NotBegun

@@ -78,26 +78,23 @@ impl State {
         if inquiry.is_open(self.now) && (inquiry.asked_everything || !is_urgent) {
             return;
         }
-        let (source, rendered, inquiry) = (source.clone(), rendered.clone(), inquiry.clone());
-        if inquiry.asked_at.is_none() {
-            return self.ask_everything(source.as_ref(), &rendered, fx);
-        }
-        let until = self.courtesy_until(source.as_ref(), &rendered);
-        let lost = source.as_ref().and_then(|source| pods_lost(source, &rendered, &self.impacts_of_change(&rendered)));
+        let until = self.courtesy_until();
+        let lost = source.as_ref().and_then(|source| pods_lost(source, rendered, &self.impacts_of_change(rendered)));
         let is_from_server = source.as_ref().is_some_and(|source| !source.is_local_files()) && self.settings.api_server;
         let is_away = is_from_server && !inquiry.good.contains(&Signal::ApiServer);
-        match (lost.filter(|_| !is_urgent), until, inquiry.streams) {
+        let (asked_everything, is_stale, streams) =
+            (inquiry.asked_everything, inquiry.is_stale(self.now), inquiry.streams);
+        let (source, rendered) = (source.clone(), rendered.clone());
+        match (lost.filter(|_| !is_urgent), until, streams) {
             (Some(lost), ..) => self.hold(&lost, None, fx),
             // What the API server assigned is not switched to while that server is away: nobody could take it back.
-            _ if is_away && inquiry.asked_everything => self.hold(&Hold::ApiServer, None, fx),
-            _ if inquiry.asked_everything && source.as_ref().is_some_and(|it| self.restart_missed_turn(it)) => {}
+            _ if is_away && asked_everything => self.hold(&Hold::ApiServer, None, fx),
+            _ if asked_everything && source.as_ref().is_some_and(|it| self.restart_missed_turn(it)) => {}
             (None, Some(until), Some(count @ 1..)) => self.hold(&Hold::Streams(count), Some(until), fx),
             // A record that was on its way may have held it up since the node was asked.
-            _ if !inquiry.asked_everything || inquiry.is_stale(self.now) => {
-                self.ask_everything(source.as_ref(), &rendered, fx);
-            }
+            _ if !asked_everything || is_stale => self.ask_everything(fx),
             _ => {
-                if until.is_some() && inquiry.streams.is_none() {
+                if until.is_some() && streams.is_none() {
                     let what = "exec, attach or port-forward streams cannot be seen with this container runtime";
                     let name = status::name(source.as_ref());
                     log(fx, Level::Info, format!("{name}: {what}, and were not waited for"));
@@ -130,16 +127,16 @@ impl State {
     }
 
     /// Until when streams are waited for, if they still are. A reset has nobody's annotation, and is often meant to end something.
-    fn courtesy_until(&self, source: Option<&Source>, rendered: &Rendered) -> Option<Moment> {
-        let courtesy = self.courtesy(&rendered.annotations).ok();
-        let courtesy = courtesy.filter(|_| source.is_some() && !self.is_urgent(rendered))?;
+    fn courtesy_until(&self) -> Option<Moment> {
+        let Change { source: Some(_), stage: Stage::Gate(rendered), .. } = self.change.as_ref()? else { return None };
+        let courtesy = self.courtesy(&rendered.annotations).ok().filter(|_| !self.is_urgent(rendered))?;
         let since = self.pending.wait.as_ref().and_then(|wait| wait.courtesy_since).unwrap_or(self.now);
         Some(later(since, courtesy)).filter(|until| self.now < *until)
     }
 
     /// Asks for all that is to be known right before a switch.
-    fn ask_everything(&mut self, source: Option<&Source>, rendered: &Rendered, fx: &mut Vec<Effect>) {
-        let streams = self.courtesy_until(source, rendered).map(|_| Observation::Streams);
+    fn ask_everything(&mut self, fx: &mut Vec<Effect>) {
+        let streams = self.courtesy_until().map(|_| Observation::Streams);
         let all: Vec<Observation> = Observation::ALL.into_iter().chain(streams).collect();
         self.ask_node(&all, fx);
         if let Some(inquiry) = self.inquiry_mut() {
@@ -202,8 +199,7 @@ impl State {
     /// The change waits for this, which is told once, and asked for when that is due.
     fn hold(&mut self, hold: &Hold, until: Option<Moment>, fx: &mut Vec<Effect>) {
         let now = self.now;
-        let Some(Change { source, stage: Stage::Gate(rendered), .. }) = &self.change else { return };
-        let (source, rendered) = (source.clone(), rendered.clone());
+        let Some(source) = self.change.as_ref().map(|change| change.source.clone()) else { return };
         let Wait { inquiry, missed_turn, courtesy_since, told_of, .. } = self.wait_of(source.as_ref());
         if inquiry.hold.as_ref().is_none_or(|before| before.label() != hold.label()) {
             inquiry.asked_again = 0;
@@ -229,7 +225,7 @@ impl State {
             _ if !is_due => {}
             Hold::Streams(_) => self.ask_node(&[Observation::Streams], fx),
             Hold::PodsLost(..) => self.ask_node(&[Observation::Pods], fx),
-            Hold::ApiServer => self.ask_everything(source.as_ref(), &rendered, fx),
+            Hold::ApiServer => self.ask_everything(fx),
         }
     }
 
@@ -268,8 +264,9 @@ impl State {
         self.inquiry_of_change()?.hold.as_ref()
     }
 
-    /// When a change at the gate wants attention.
-    pub(in crate::machine) fn gate_deadlines(&self, due: &mut Vec<Moment>) {
+    /// When the change wants attention, beside its open question.
+    pub(in crate::machine) fn change_deadlines(&self, due: &mut Vec<Moment>) {
+        due.extend(self.pending_start());
         if let Some(inquiry) = self.inquiry_of_change() {
             inquiry.deadlines(due);
         }

@@ -259,7 +259,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a change does not wait for the API server",
         file: "machine/change/gate.rs",
         function: "tick_gate",
-        original: "is_away && inquiry.asked_everything",
+        original: "is_away && asked_everything",
         mutated: "false",
     },
     Mutant {
