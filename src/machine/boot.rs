@@ -1,9 +1,14 @@
 //! The first decision: what the records say, and whether the assigned version has a try left.
 
-use super::evidence::Failure;
-use super::model::Moment;
+use std::time::Duration;
 
-mod step;
+use super::asks::Asker;
+use super::evidence::Failure;
+use super::io::{Effect, StoreRequest, log, no_answer};
+use super::model::{Beginning, KubeletId, Moment, later};
+use super::record_writer::RecordWriter;
+use super::records::{ConfirmationWait, Phase, RecordFile, Records, Stored};
+use super::{Kubelet, Level, State, events, limits};
 
 /// The reading of the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,5 +23,190 @@ pub(super) struct Reading {
 impl Reading {
     pub(super) fn deadline(&self) -> Option<Moment> {
         self.at
+    }
+}
+
+impl State {
+    pub(super) fn boot(&mut self, beginning: Beginning, fx: &mut Vec<Effect>) {
+        if *self.process.kubelet() == Kubelet::NotBegun && !self.asks.is_open(Asker::Records) {
+            self.worker = 1;
+            if let Beginning::Worker { running, why, generation } = beginning {
+                self.worker = generation;
+                self.process.note_former(running);
+                fx.push(Effect::Emit(events::worker_replaced(why.as_deref(), generation)));
+            }
+            self.read_records(fx);
+            self.store_touched(); // by whoever was here before
+        }
+    }
+
+    /// A worker after another begins: the supervisor was not started anew.
+    fn is_successor(&self) -> bool {
+        self.worker > 1
+    }
+
+    fn read_records(&mut self, fx: &mut Vec<Effect>) {
+        let ticket = self.asks.ticket(Asker::Records).unwrap_or_else(|| self.asks.ask_for_ever(Asker::Records));
+        let patience = match self.process.kubelet() {
+            Kubelet::NotBegun if self.reading.at.is_none() => limits::LOAD_DEADLINE,
+            _ => limits::STORE_DEADLINE,
+        };
+        self.reading.at = Some(later(self.now, patience));
+        fx.push(Effect::Store(StoreRequest::ReadRecords(ticket)));
+    }
+
+    /// The records are asked for once more where they could not be read; a kubelet is started all the same.
+    pub(super) fn tick_reading(&mut self, fx: &mut Vec<Effect>) {
+        if self.reading.at.is_none_or(|at| self.now < at) {
+            return;
+        }
+        if *self.process.kubelet() == Kubelet::NotBegun && self.process.former().is_some() {
+            // The kubelet runs on the best that was known: the record is waited for.
+            log(fx, Level::Warn, "the record of this node cannot be read yet: the kubelet goes on as it is");
+            self.read_records(fx);
+        } else if *self.process.kubelet() == Kubelet::NotBegun {
+            let why = format!("the store: {}", no_answer(limits::LOAD_DEADLINE));
+            log(fx, Level::Warn, format!("{why}: the kubelet is started with its local configuration"));
+            self.writer = RecordWriter::new(Records::default(), Some(why));
+            self.begin();
+            self.reading.at = Some(later(self.now, limits::STORE_DEADLINE)); // the answer is late, or lost
+        } else {
+            self.read_records(fx);
+        }
+    }
+
+    pub(super) fn records_read(&mut self, stored: Stored, id: KubeletId, fx: &mut Vec<Effect>) {
+        self.process.note_kubelet(id);
+        let first = *self.process.kubelet() == Kubelet::NotBegun;
+        if let RecordFile::Garbage(why) = &stored.state {
+            log(fx, Level::Warn, format!("supervisor/state.json is no record of ours ({why}); it is written anew"));
+        }
+        for (name, record) in [("assigned", &stored.assigned), ("last-known-good", &stored.last_known_good)] {
+            if let Err(why) = record {
+                log(fx, Level::Warn, format!("the record meta/{name} is unreadable ({why}); it is written anew"));
+            }
+        }
+        let meta_lost = stored.assigned.is_err() || stored.last_known_good.is_err();
+        self.keep_all = meta_lost && !matches!(stored.state, RecordFile::Read(_));
+        let (records, read_only) = stored.into_records();
+        self.reading = match &read_only {
+            None => Reading::default(),
+            Some(why) => {
+                if self.writer.read_only() != Some(why) {
+                    let hint = "nothing is recorded and no change taken up until it can be read; to begin without it, remove it and restart";
+                    log(fx, Level::Warn, format!("supervisor/state.json cannot be read: {why}: {hint}"));
+                }
+                let failures = self.reading.failures.saturating_add(1);
+                let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RUNG_RETRY_MAX, failures);
+                Reading { at: Some(later(self.now, pause)), failures, ..Reading::default() }
+            }
+        };
+        if !first && read_only.is_some() {
+            return; // what is known is kept
+        }
+        self.writer = RecordWriter::new(records, read_only);
+        if self.writer.read_only().is_none() {
+            // Whatever of it is torn or missing is written anew; the rest costs nothing.
+            self.writer.write_soon();
+            self.spend_try();
+            if self.is_successor() {
+                self.miss_former(fx);
+            }
+        }
+        if first && self.writer.read_only().is_some() && self.process.former().is_some() {
+            return; // asked once more: the kubelet goes on as it is
+        }
+        if first {
+            self.begin();
+        } else {
+            self.note_run();
+            self.new_decision(); // of what the records say of it nothing was observed so far
+        }
+    }
+
+    /// The try is spent before trying.
+    fn spend_try(&mut self) {
+        let is_successor = self.is_successor();
+        if let Some(attempt) = self.writer.attempt_mut() {
+            (attempt.earned, attempt.suspended) = (Duration::ZERO, false);
+            attempt.progress.take_if(|_| !is_successor);
+        }
+        if !is_successor {
+            self.writer.learn(|records| records.started = None);
+            self.try_local_again();
+        }
+        let mut records = self.records().clone();
+        match (&mut records.phase, &records.pin) {
+            (Phase::Trial(attempt), None) if !self.is_successor() => {
+                let spent = Some(attempt.tries).filter(|tries| *tries >= self.settings.boots);
+                let detail = |tries| format!("{tries} starts of the supervisor passed without proof");
+                self.reading.verdict = spent.map(|tries| (Failure::Boots, detail(tries)));
+                attempt.tries += 1;
+            }
+            // Another boot's clock: it goes on with what was noted, less what may have passed since. So a node that reboots
+            // in a loop comes to the end of the wait.
+            (Phase::AwaitingConfirmation(_, wait), None) if wait.boot_id != self.settings.boot_id() => {
+                let left = wait.left.saturating_sub(limits::CONFIRM_RECORD_INTERVAL.as_secs());
+                *wait = ConfirmationWait::within(left, self.now, self.settings.boot_id());
+            }
+            _ => return,
+        }
+        self.writer.apply_before_write(records);
+    }
+
+    /// True while it is to be found out whether a version has failed by its tries, or is what we would fall back to.
+    pub(super) fn is_try_open(&self) -> bool {
+        self.reading.verdict.is_some() && self.launch.is_learning(self.records())
+    }
+
+    /// A kubelet that a worker before us left is gone.
+    pub(super) fn miss_former(&mut self, fx: &mut Vec<Effect>) {
+        let former = self.process.former();
+        if let Some(started) = self.records().started.clone().filter(|started| former != Some(started.run)) {
+            self.writer.learn(|records| records.started = None);
+            self.count_exit_after_reset(started.config.version.as_ref(), "while no worker watched it", fx);
+        }
+        let Some(exits) = self.count_missed_exit() else { return };
+        let detail = format!("the kubelet ended {exits} times within the trial, last while no worker watched it");
+        log(fx, Level::Warn, detail.clone());
+        self.reading.verdict = (exits >= limits::TRIAL_EXITS).then_some((Failure::Exits, detail));
+    }
+
+    /// Nothing runs any more, and no record has been read so far: that is waited for no longer than at any other start.
+    pub(super) fn begin_without_former(&mut self) {
+        if *self.process.kubelet() != Kubelet::NotBegun {
+            return;
+        }
+        if self.writer.read_only().is_some() {
+            self.begin(); // with the best that is known
+        } else {
+            let soon = later(self.now, limits::LOAD_DEADLINE);
+            self.reading.at = self.reading.at.map(|at| at.min(soon));
+        }
+    }
+
+    /// A version that was tried at too many starts has failed, or one whose kubelet ended too often.
+    pub(super) fn tick_tries(&mut self, fx: &mut Vec<Effect>) {
+        if self.is_try_open() {
+            return;
+        }
+        let Some((failure, detail)) = self.reading.verdict.take() else { return };
+        if self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version)) {
+            self.roll_back(failure, &detail, fx);
+        }
+    }
+
+    /// A clean stop gives the try back.
+    pub(super) fn give_try_back(&mut self) {
+        let mut records = self.records().clone();
+        let left = self.confirm_left();
+        match &mut records.phase {
+            Phase::Trial(_) if records.pin.is_some() => return, // none was spent
+            Phase::Trial(attempt) => attempt.tries = attempt.tries.saturating_sub(1),
+            Phase::AwaitingConfirmation(..) if records.pin.is_some() => return,
+            Phase::AwaitingConfirmation(_, wait) => wait.left = left.unwrap_or(wait.left),
+            _ => return,
+        }
+        self.writer.apply_before_write(records);
     }
 }

@@ -1,11 +1,20 @@
 //! A change, from being seen to the switch: checkpoint, render, compare, judge, wait at the gate, record.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use super::io::Ticket;
-use super::model::{Moment, Rendered};
+use super::asks::Asker;
+use super::io::{Effect, StoreRequest, Ticket, log};
+use super::model::{ConfigError, LoadTarget, Moment, RenderError, Rendered, Verdict};
+use super::proposal::Proposal;
+use super::records::{Phase, Records, Version};
+use super::sync::Resolution;
+use super::{Counter, Level, State, limits};
+use kubelet_config::assignment::Assignment;
+use kubelet_config::digest::Digest;
+use kubelet_config::hazard;
 use kubelet_config::hazard::HazardClass;
-use kubelet_config::source::Source;
+use kubelet_config::source::{Payload, Source};
 
 use wait::Wait;
 pub use wait::Waiting;
@@ -15,7 +24,6 @@ mod candidate;
 mod gate;
 pub(super) mod impact;
 mod spread;
-mod step;
 mod wait;
 
 /// A change on its way, up to the switch.
@@ -64,5 +72,357 @@ impl Change {
             Stage::Gate(rendered) => Some(rendered),
             _ => None,
         }
+    }
+}
+
+impl State {
+    /// Begins the change that is due, if one is and now is the time, and goes on with the one under way.
+    pub(super) fn tick_change(&mut self, fx: &mut Vec<Effect>) {
+        let held = self.is_held();
+        if held && !self.is_change_recording() {
+            self.change = None;
+        }
+        if held || self.process.is_leaving() {
+            return;
+        }
+        // A start goes first: there is one preflight at a time.
+        let starting = self.process.run().is_none() && !self.launch.is_idle();
+        if !self.writer.is_idle() || starting || !self.process.may_change(self.now) {
+            return self.tell_of_store();
+        }
+        self.drop_unassigned();
+        if self.launch.is_preflighting() {
+            return; // it would be dropped for that, and begun anew without an end
+        }
+        self.tick_gate(fx);
+        if !self.writer.is_idle() {
+            return;
+        }
+        match self.resolution() {
+            None | Some(Resolution::Nothing) => {}
+            Some(Resolution::Failed(error, why)) => self.sync_failed(error, why),
+            Some(Resolution::Local) => self.reset(fx),
+            Some(Resolution::Version(source, payload)) => self.consider(source, payload, fx),
+        }
+    }
+
+    fn is_change_recording(&self) -> bool {
+        matches!(&self.change, Some(Change { stage: Stage::Recording, .. }))
+    }
+
+    /// A change that nobody asks for any more is not made, however far it is.
+    fn drop_unassigned(&mut self) {
+        let is_gone = |change: &Change| match &change.source {
+            Some(source) => self.sync.is_gone(source),
+            None => *self.sync.assignment() != Assignment::Local,
+        };
+        if self.change.as_ref().is_some_and(is_gone) {
+            self.change = None;
+            self.forget_wait();
+        }
+    }
+
+    /// Its time is kept: it is found again.
+    pub(super) fn drop_change(&mut self) {
+        self.change = None;
+    }
+
+    /// It is found again, loaded and compared, unless it is decided.
+    pub(super) fn judge_change_anew(&mut self) {
+        if !self.is_change_recording() {
+            self.change = None;
+        }
+    }
+
+    /// What was loaded for it is of no use, or the question got lost: our own trouble.
+    pub(super) fn give_up_change(&mut self, why: String) {
+        self.change = None;
+        self.postpone(why);
+    }
+
+    /// It could not be started a while ago: that is not tried again before its time.
+    fn put_off_change(&mut self, why: String, until: Moment) {
+        self.change = None;
+        self.postpone_until(why, until);
+    }
+
+    /// True if an operator lets no change in.
+    pub(super) fn is_held(&self) -> bool {
+        self.records().pin.is_some() || self.records().frozen
+    }
+
+    /// True if nothing is assigned, the records do not say so yet, and no change is under way that will see to it.
+    pub(super) fn is_reset_due(&self) -> bool {
+        let is_due = !self.is_held() && matches!(self.resolution(), Some(Resolution::Local)) && !self.is_reset();
+        is_due && self.change.is_none()
+    }
+
+    fn is_reset(&self) -> bool {
+        let records = self.records();
+        records.assigned.is_none() && records.last_known_good.is_none() && records.phase == Phase::Settled
+    }
+
+    /// The assignment is withdrawn. Where that restarts the kubelet it goes the way of a change, and nothing refuses it.
+    fn reset(&mut self, fx: &mut Vec<Effect>) {
+        if self.change.as_ref().is_some_and(|change| change.source.is_none()) {
+            return;
+        }
+        self.change = None;
+        self.handled(None);
+        if self.is_reset() {
+            return;
+        }
+        if self.active().is_none() {
+            return self.record_reset(fx);
+        }
+        self.ask_load(Asker::Change, LoadTarget::Local, limits::STORE_DEADLINE, fx);
+        self.change = Some(Change::new(None, Stage::Loading, None));
+    }
+
+    /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble, once nothing is in the way.
+    fn reset_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+        match result {
+            Ok(rendered) if self.running().digest.as_ref() != Some(&rendered.digest) => self.accepted(rendered, fx),
+            Ok(_) => self.record_reset(fx),
+            Err(_) => self.accepted(self.unloadable(), fx),
+        }
+    }
+
+    /// In the place of what cannot be loaded: no kubelet starts with it, so nothing of it ends a pressure.
+    fn unloadable(&self) -> Rendered {
+        let running = self.running();
+        let (effective, ignores_eviction) = (running.effective.clone(), running.ignores_eviction);
+        Rendered { effective, ignores_eviction, ..Rendered::default() }
+    }
+
+    fn record_reset(&mut self, fx: &mut Vec<Effect>) {
+        let records = self.records().after_reset();
+        self.propose_change(records, Proposal::Reset, fx);
+    }
+
+    fn consider(&mut self, source: Source, payload: Option<Arc<Payload>>, fx: &mut Vec<Effect>) {
+        if self.sync.is_handled(&source) {
+            return self.drop_change(); // of a version that a stale cache gave meanwhile
+        }
+        let is_new = self.records().assigned.as_ref().is_none_or(|assigned| assigned.source != source);
+        let waits = is_new && source.is_local_files() && self.are_local_files_unproven();
+        if waits || self.change.as_ref().is_some_and(|change| change.source.as_ref() == Some(&source)) {
+            return;
+        }
+        self.pending.applying_since.get_or_insert(self.now);
+        let stage = match payload {
+            Some(payload) => {
+                let of = source.clone();
+                self.ask(Asker::Change, limits::STORE_DEADLINE, fx, |ticket| {
+                    Effect::Store(StoreRequest::Save(ticket, of, payload))
+                });
+                Stage::Saving
+            }
+            None => self.load_change(&source, fx),
+        };
+        let starts_at = self.spread_start(&source);
+        self.change = Some(Change::new(Some(source), stage, starts_at));
+    }
+
+    fn load_change(&mut self, source: &Source, fx: &mut Vec<Effect>) -> Stage {
+        self.ask_load(Asker::Change, LoadTarget::Source(source.clone()), limits::STORE_DEADLINE, fx);
+        Stage::Loading
+    }
+
+    /// Has a decision about the change recorded. One write is under way at a time: while there is another, the change is
+    /// dropped, and found again after it.
+    pub(super) fn propose_change(&mut self, records: Records, proposal: Proposal, fx: &mut Vec<Effect>) {
+        if self.writer.is_idle() {
+            self.set_change_stage(Stage::Recording);
+            self.propose(records, proposal, fx);
+        } else {
+            self.change = None;
+            self.reconsider();
+        }
+    }
+
+    /// The version is dealt with without a decision.
+    pub(super) fn end_change(&mut self, source: &Source) {
+        self.change = None;
+        self.pending.applying_since = None;
+        self.handled(Some(source));
+    }
+
+    /// Has the kubelet judge a candidate.
+    fn preflight_change(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
+        let (afterwards, judged) = (self.afterwards(&rendered), rendered.clone());
+        self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE, fx, |ticket| Effect::Preflight(ticket, judged, afterwards));
+        let judged_by = self.asks.ticket(Asker::Change);
+        if let Some(change) = &mut self.change {
+            (change.stage, change.judged_by) = (Stage::Preflight(Box::new(rendered)), judged_by);
+        }
+    }
+
+    fn set_change_stage(&mut self, stage: Stage) {
+        if let Some(change) = &mut self.change {
+            change.stage = stage;
+        }
+    }
+
+    pub(super) fn checkpoint_saved(&mut self, result: Result<(), String>, fx: &mut Vec<Effect>) {
+        let Some(Change { source: Some(source), stage: Stage::Saving, .. }) = self.change.clone() else { return };
+        match result {
+            Ok(()) => {
+                self.checkpointed(&source);
+                let stage = self.load_change(&source, fx);
+                self.set_change_stage(stage);
+            }
+            Err(why) => {
+                fx.push(Effect::Count(Counter::StoreError));
+                self.give_up_change(format!("the checkpoint cannot be written: {why}"));
+            }
+        }
+    }
+
+    pub(super) fn change_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+        let Some(Change { source, stage: Stage::Loading, .. }) = self.change.clone() else { return };
+        let Some(source) = source else { return self.reset_loaded(result, fx) };
+        match result {
+            Ok(rendered) => {
+                self.launch.is_whole(&rendered.digest, self.now);
+                self.compare(source, rendered, fx);
+            }
+            Err(RenderError::Load(message)) => self.reject(&Version::named(source), ConfigError::Load, &message, fx),
+            Err(RenderError::Checkpoint(why)) => {
+                self.download_again(fx);
+                self.give_up_change(why);
+            }
+            Err(RenderError::Internal(why) | RenderError::Unfinished(why) | RenderError::NoAnswer(why)) => {
+                self.give_up_change(why);
+            }
+            Err(RenderError::Policy(why)) => self.refuse_unread(&source, &why, fx),
+        }
+    }
+
+    /// The verdict on a candidate.
+    pub(super) fn change_verdict(&mut self, verdict: Verdict, fx: &mut Vec<Effect>) {
+        let Some(Change { source: Some(source), stage: Stage::Preflight(rendered), .. }) = self.change.clone() else {
+            return;
+        };
+        fx.push(Effect::Count(Counter::Preflight(verdict.result())));
+        let version = Version { source, digest: Some(rendered.digest.clone()) };
+        match verdict {
+            Verdict::Load(message) => self.reject(&version, ConfigError::Load, &message, fx),
+            Verdict::Validate(message) => self.reject(&version, ConfigError::Validate, &message, fx),
+            Verdict::Valid(remarks) => {
+                for remark in remarks {
+                    log(fx, Level::Warn, format!("{version} is accepted, but: {remark}"));
+                }
+                self.note_accepted(&rendered.digest);
+                self.accepted(*rendered, fx);
+            }
+            Verdict::Inconclusive(why) => {
+                log(fx, Level::Warn, format!("the preflight of {version} gave no verdict, the trial decides: {why}"));
+                self.note_inconclusive(&rendered.digest);
+                self.accepted(*rendered, fx);
+            }
+            Verdict::NotItsFault(why) => self.give_up_change(why),
+        }
+    }
+
+    /// The same after its time: the change waits at the gate meanwhile, as one without a verdict.
+    pub(super) fn late_verdict(&mut self, ticket: Ticket, verdict: Verdict, fx: &mut Vec<Effect>) {
+        let Some(Change { source: Some(source), stage: Stage::Gate(rendered), judged_by, .. }) = &self.change else {
+            return;
+        };
+        if *judged_by != Some(ticket) {
+            return;
+        }
+        let version = Version { source: source.clone(), digest: Some(rendered.digest.clone()) };
+        let (error, message) = match verdict {
+            Verdict::Load(message) => (ConfigError::Load, message),
+            Verdict::Validate(message) => (ConfigError::Validate, message),
+            Verdict::Valid(_) | Verdict::Inconclusive(_) | Verdict::NotItsFault(_) => return,
+        };
+        self.reject(&version, error, &message, fx);
+    }
+
+    /// The candidate may run.
+    pub(super) fn accepted(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
+        self.set_change_stage(Stage::Gate(Box::new(rendered)));
+        let source = self.change.as_ref().and_then(|change| change.source.clone());
+        self.wait_of(source.as_ref());
+        self.forget_answers();
+        if self.pending_start().is_some() {
+            self.collect(fx); // what it has overtaken
+        }
+    }
+
+    /// Nothing holds the change any more. It may still be refused for what it would cost, by what is known now.
+    ///
+    /// A reset needs nobody's acknowledgement: who withdraws an assignment may have no other way to get rid of it.
+    fn switch(&mut self, source: Option<Source>, rendered: &Rendered, fx: &mut Vec<Effect>) {
+        let impacts = self.impacts_of_change(rendered);
+        let Some(source) = source else {
+            self.tell_cost(None, hazard::whole_impact(&impacts), rendered, fx);
+            return self.record_reset(fx);
+        };
+        if self.refuse_impact(&source, rendered, &impacts, fx) {
+            return;
+        }
+        // Right after a boot the kubelet's version was not known when the change was taken up.
+        if let Some(why) = self.refused_field_problems(rendered) {
+            return self.reject(&Version::named(source), ConfigError::Load, &why, fx);
+        }
+        for line in self.field_problems(rendered) {
+            log(fx, Level::Warn, format!("{source}: {line}"));
+        }
+        self.tell_cost(Some(&source), hazard::told_impact(&impacts), rendered, fx);
+        self.record_switch(source, rendered, fx);
+    }
+
+    /// Nothing is being applied.
+    fn forget_applying(&mut self) {
+        self.pending.applying_since = None;
+    }
+
+    /// True while a change to this content is switched to as soon as it is accepted, written and known to be in contact.
+    pub(super) fn is_change_soon(&self, digest: &Digest) -> bool {
+        let Some(change) = &self.change else { return false };
+        let is_it = |rendered: &Rendered| rendered.digest == *digest && self.pending_start().is_none();
+        match &change.stage {
+            Stage::Saving | Stage::Loading => false,
+            Stage::Preflight(rendered) => is_it(rendered),
+            Stage::Gate(rendered) => is_it(rendered) && self.waiting_for().is_none(),
+            Stage::Recording => true,
+        }
+    }
+
+    /// When the version that is being applied was seen, once its kubelet is ready.
+    pub(super) fn take_applying_since(&mut self) -> Option<Moment> {
+        self.pending.applying_since.take_if(|_| self.change.is_none())
+    }
+
+    /// True if it is decided within moments what is to run next.
+    pub(super) fn is_change_imminent(&self) -> bool {
+        self.change.is_some() && !self.is_change_held_back()
+    }
+
+    /// True while a stage lasts that ends within milliseconds, unless the disk or the API server is slow.
+    pub(super) fn is_change_brief(&self) -> bool {
+        self.is_change_imminent() && !matches!(&self.change, Some(Change { stage: Stage::Preflight(..), .. }))
+    }
+
+    /// True from the verdict on, until the switch is being recorded.
+    pub(super) fn is_change_accepted(&self) -> bool {
+        self.change.as_ref().is_some_and(|change| change.accepted_rendering().is_some())
+    }
+
+    /// True while it waits for its turn, is held, or no record can be written: that may take long.
+    fn is_change_held_back(&self) -> bool {
+        // Nothing is switched to while nothing can be written.
+        let is_stuck = self.writer.failure().is_some();
+        self.is_change_accepted() && (is_stuck || self.waiting_for().is_some() || self.pending_start().is_some())
+    }
+
+    /// The version that is held back, and its content.
+    pub(super) fn change_held_back(&self) -> Option<(Option<&Source>, &Digest)> {
+        let change = self.change.as_ref().filter(|_| self.is_change_held_back())?;
+        Some((change.source.as_ref(), &change.accepted_rendering()?.digest))
     }
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::evidence::Suspension;
 use super::model::{Damage, LocalFilesDifference};
-use super::policy::Violation;
 use kubelet_config::duration::GoDuration;
 use kubelet_config::source::Source;
 use kubelet_config::status::{cut, name};
@@ -123,10 +122,10 @@ pub fn drift(damage: &Damage, downloads: bool) -> Event {
     event(EventReason::Drift, true, damage.source.as_ref(), message)
 }
 
-/// The node's policy forbids what runs. The reason goes first: messages are cut at their end.
+/// The node's policy forbids what runs, and what becomes of that. The reason goes first: messages are cut at their end.
 #[must_use]
-pub(super) fn forbidden(source: Option<&Source>, violation: &Violation) -> Event {
-    let message = format!("Forbidden, {}: {} {}", violation.why, name(source), violation.then());
+pub(super) fn forbidden(source: Option<&Source>, why: &str, then: &str) -> Event {
+    let message = format!("Forbidden, {why}: {} {then}", name(source));
     event(EventReason::Forbidden, true, source, message)
 }
 

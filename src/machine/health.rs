@@ -1,15 +1,22 @@
 //! A kubelet's health while it is judged: signals good and bad, the queries for them, the trial's clock.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::asks::Observation;
-use super::evidence::{Environment, NodePressure, NodeReadiness, Suspension};
-use super::limits;
-use super::model::Moment;
+use super::evidence::{
+    Baseline, Environment, FailureFamily, LeaseObservation, NodePressure, NodeReadiness, Signal, Suspension,
+    tells_of_contact,
+};
+use super::io::Effect;
+use super::model::{Moment, RunId, later};
+use super::records::Phase;
+use super::{Run, State, limits};
+use kubelet_config::pods::PodInventory;
 use kubelet_config::readmission::Supplies;
+use kubelet_config::status;
 
 mod queries;
-mod step;
 
 /// What is known of the node, beside the signs of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,4 +82,385 @@ impl Health {
     pub(super) fn is_runtime_gone(&self, now: Moment) -> bool {
         matches!(self.suspended, Some((Suspension::Runtime, since)) if now.since(since) >= limits::RUNTIME_GONE)
     }
+}
+
+impl State {
+    /// Why nothing is judged for now.
+    #[must_use]
+    pub fn suspended(&self) -> Option<Suspension> {
+        self.health.suspended.map(|(suspension, _)| suspension)
+    }
+
+    /// True while the kubelet's health matters: a trial, a control test, or the wait before a retry.
+    pub(super) fn is_observing(&self) -> bool {
+        match &self.records().phase {
+            // What is pinned is not what the test is about.
+            Phase::ControlTest(..) | Phase::RetryLater(..) if self.records().pin.is_some() => false,
+            Phase::RetryLater(..) if self.has_recovered() => false,
+            Phase::ControlTest(attempt, _) | Phase::RetryLater(attempt, _) => {
+                // What failed may still be there, until the way back is prepared.
+                attempt.version.digest.is_none() || attempt.version.digest != self.running().digest
+            }
+            _ => self.is_on_trial(),
+        }
+    }
+
+    /// What runs is judged by that; `None` where nobody could tell what was good before the change.
+    fn baseline(&self) -> Option<&Baseline> {
+        self.records().phase.attempt()?.baseline.as_ref()
+    }
+
+    /// True if this signal was good before, or if it is healthz and nobody knows.
+    pub(super) fn is_required_signal(&self, signal: Signal) -> bool {
+        let here = signal != Signal::Healthz || self.running().healthz.is_some();
+        here && self.baseline().map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal))
+    }
+
+    /// How long a signal may be bad without a break.
+    pub(super) fn patience(&self, signal: Signal) -> Duration {
+        let patience = signal.patience(self.settings.isolation);
+        // A busy node may be late with one ping, whatever the interval.
+        if signal == Signal::Watchdog { patience.max(2 * self.watchdog_interval()) } else { patience }
+    }
+
+    /// The runtime's socket of the configuration before the change.
+    pub(super) fn runtime_socket(&self) -> Option<String> {
+        let before = self.records().phase.attempt().and_then(|attempt| attempt.runtime.clone());
+        before.or_else(|| self.running().runtime.clone())
+    }
+
+    /// True if it is known to be the right one.
+    pub(super) fn runtime_has_answered(&self) -> bool {
+        let noted = self.records().phase.attempt().is_some_and(|attempt| attempt.runtime_answered);
+        noted || self.health.answered_runtime.is_some() && self.health.answered_runtime == self.runtime_socket()
+    }
+
+    /// True if the API server is known to see this node, as far as it did when the node was last proven or before the
+    /// change. What was good then must have been good again before a version is proven.
+    fn is_in_contact(&self, run: &Run) -> bool {
+        if !self.settings.api_server {
+            return true;
+        }
+        let records = self.records();
+        let Some(attempt) = records.phase.attempt() else { return true };
+        let unknown = attempt.baseline.is_none() && self.is_judged();
+        let seen = attempt.contact_expected
+            || unknown
+            || attempt.baseline.iter().chain([&records.good_signals]).any(tells_of_contact);
+        // A Node that is seen not to be Ready is none, if it was when the node was last proven.
+        let lost = records.good_signals.contains(&Signal::NodeReady)
+            && self.health.node.as_ref().is_some_and(|node| !node.ready);
+        run.is_good(Signal::ApiServer) && !lost && (!seen || run.has_contact())
+    }
+
+    /// The next process is about to be started.
+    pub(super) fn forget_last_run(&mut self) {
+        self.health.lost_pods.clear();
+        self.health.due.clear();
+        // Whoever renewed it last, it was the kubelet before: what is seen first is no renewal.
+        self.health.lease = None;
+        self.asks.forget_process();
+        self.forget_answers();
+    }
+
+    /// A process that has just been started.
+    pub(super) fn new_run(&self, id: RunId) -> Run {
+        Run {
+            id,
+            started: self.now,
+            start_timeout_from: self.now,
+            heartbeat: self.health.node.as_ref().map(|node| node.heartbeat.clone()).unwrap_or_default(),
+            may_repeat_heartbeat: self
+                .health
+                .node_changed
+                .is_some_and(|at| self.now.since(at) < limits::HEARTBEAT_RESOLUTION),
+            ..Run::default()
+        }
+    }
+
+    pub(super) fn ready(&mut self, fx: &mut Vec<Effect>) {
+        let now = self.now;
+        if self.process.run().is_some() {
+            self.self_test(fx);
+        }
+        let Some(run) = self.process.run_mut().filter(|run| !run.is_ready()) else { return };
+        run.ready_at = Some(now);
+        self.judge_last_heartbeat();
+        if let Some(seen) = self.take_applying_since() {
+            fx.push(Effect::Count(super::Counter::Applied(now.since(seen))));
+        }
+    }
+
+    pub(super) fn probed(&mut self, ok: bool, fx: &mut Vec<Effect>) {
+        self.healthz_observed(ok, fx);
+        self.note_baseline(Observation::Healthz, [(Signal::Healthz, ok)]);
+        let (now, start_timeout) = (self.now, self.settings.start_timeout);
+        let Some(run) = self.process.run_mut() else { return };
+        let mut gap = false;
+        if ok && run.is_ready() {
+            gap = run.healthy_since.is_some() && !run.is_watched(now);
+            run.record_good(Signal::Healthz, now);
+        } else if !ok {
+            run.record_bad(Signal::Healthz, now);
+        }
+        let starts = !run.is_good(Signal::Healthz) && now.since(run.start_timeout_from) < start_timeout;
+        let pause = if starts { limits::PROBE_STARTING } else { limits::PROBE_TRIAL };
+        if let Some(due) = self.health.due.get_mut(&Observation::Healthz) {
+            *due = later(now, pause);
+        }
+        if gap {
+            run.healthy_since = Some(now);
+            self.lose_health();
+        }
+    }
+
+    /// Health is continuous, or begins anew.
+    pub(super) fn lose_health(&mut self) {
+        if let Some(attempt) = self.writer.attempt_mut() {
+            attempt.earned = Duration::ZERO;
+        }
+    }
+
+    pub(super) fn node_observed(&mut self, readiness: NodeReadiness) {
+        let now = self.now;
+        self.judge_heartbeat(&readiness);
+        if self.health.node.as_ref().is_some_and(|before| *before != readiness) {
+            self.health.node_changed = Some(now);
+        }
+        self.health.node = Some(readiness);
+        self.note_repeated_heartbeat();
+    }
+
+    fn judge_heartbeat(&mut self, readiness: &NodeReadiness) {
+        let now = self.now;
+        let Some(run) = self.process.run_mut().filter(|run| run.is_ready()) else { return };
+        if !readiness.ready {
+            run.record_bad(Signal::NodeReady, now);
+        } else if readiness.heartbeat != run.heartbeat {
+            run.record_good(Signal::NodeReady, now);
+        }
+    }
+
+    /// The Node may have been seen before this worker went on with the kubelet, and is not seen anew for minutes.
+    pub(super) fn judge_last_heartbeat(&mut self) {
+        let resumed = self.process.run().is_some_and(|run| run.resumed.is_some());
+        if let Some(readiness) = self.health.node.clone().filter(|_| resumed) {
+            self.judge_heartbeat(&readiness);
+        }
+    }
+
+    /// A heartbeat that reads like the one before the start, which this kubelet may have written in the same second: then it writes
+    /// no other for minutes (nodeStatusReportFrequency). That it renews the Lease tells that it can, and so whose word `Ready` is.
+    fn note_repeated_heartbeat(&mut self) {
+        let (now, node) = (self.now, self.health.node.as_ref());
+        let Some(run) = self.process.run_mut().filter(|run| run.may_repeat_heartbeat && run.is_good(Signal::Lease))
+        else {
+            return;
+        };
+        if node.is_some_and(|node| node.ready && node.heartbeat == run.heartbeat) {
+            run.record_good(Signal::NodeReady, now);
+        }
+    }
+
+    pub(super) fn watchdog_pinged(&mut self) {
+        let now = self.now;
+        if let Some(run) = self.process.run_mut() {
+            run.record_good(Signal::Watchdog, now);
+        }
+    }
+
+    pub(super) fn lease_observed(&mut self, observed: &LeaseObservation, fx: &mut Vec<Effect>) {
+        self.note_lease(observed);
+        self.resolve_observed_failure(fx);
+    }
+
+    fn note_lease(&mut self, observed: &LeaseObservation) {
+        let fresh = matches!(observed, LeaseObservation::Renewed(time)
+            if status::seconds_between(time, self.now.wall_nanos).is_some_and(|age| age <= limits::LEASE_FRESH.as_secs()));
+        // Before a change what was not asked counts as away; after it, as nothing.
+        let away = matches!(
+            observed,
+            LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_) | LeaseObservation::HeldBack
+        );
+        self.note_baseline(Observation::Lease, [(Signal::ApiServer, !away), (Signal::Lease, fresh)]);
+        if matches!(observed, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_)) {
+            self.note_control_lacked(FailureFamily::Contact);
+        }
+        let now = self.now;
+        let before = match observed {
+            LeaseObservation::Renewed(time) => self.health.lease.replace(time.clone()),
+            _ => None,
+        };
+        // What is seen before READY=1 may be the renewal of the kubelet before.
+        let Some(run) = self.process.run_mut().filter(|run| run.is_ready()) else { return };
+        match observed {
+            LeaseObservation::Unreachable(_) => run.record_bad(Signal::ApiServer, now),
+            LeaseObservation::Busy(_) => {
+                run.record_bad(Signal::ApiServer, now);
+                run.was_answered = true;
+            }
+            LeaseObservation::HeldBack => {}
+            LeaseObservation::Absent => run.hear_api_server(now),
+            LeaseObservation::Renewed(time) => {
+                run.hear_api_server(now);
+                if before.is_some_and(|before| before != *time) {
+                    run.record_good(Signal::Lease, now);
+                } else if let Some(since) = run.good.get(&Signal::Lease).copied()
+                    && now.since(since) >= limits::LEASE_FRESH
+                {
+                    run.record_bad(Signal::Lease, since);
+                }
+            }
+        }
+        self.note_repeated_heartbeat();
+    }
+
+    pub(super) fn pods_observed(&mut self, inventory: Option<PodInventory>) {
+        self.note_baseline(Observation::Pods, [(Signal::Pods, inventory.is_some())]);
+        self.note_pods(inventory.as_ref());
+        let (now, on_trial) = (self.now, self.is_on_trial());
+        let (Some(inventory), Some(attempt)) = (inventory, self.writer.current().phase.attempt()) else { return };
+        let lost = inventory.pods.iter().filter(|pod| attempt.pods.contains(&pod.uid));
+        let lost = lost.filter(|pod| !pod.is_live() && is_turned_away(&pod.reason));
+        let lost: Vec<String> = lost.map(|pod| format!("{} ({})", pod.name, pod.reason)).collect();
+        if let Some(run) = self.process.run_mut().filter(|run| run.is_ready() && on_trial && !lost.is_empty()) {
+            run.record_bad(Signal::Pods, now);
+            self.health.lost_pods = lost;
+        }
+    }
+
+    pub(super) fn environment_observed(&mut self, environment: Environment, fx: &mut Vec<Effect>) {
+        self.note_baseline(Observation::Environment, [(Signal::Runtime, environment.runtime == Some(true))]);
+        let now = self.now;
+        let called_off = !environment.shutting_down && self.is_going_down();
+        if environment.runtime == Some(true) {
+            self.health.answered_runtime = self.health.asked_runtime.clone();
+            if let Some(attempt) = self.writer.attempt_mut() {
+                attempt.runtime_answered = true;
+            }
+        }
+        if environment.runtime == Some(false) {
+            self.note_control_lacked(FailureFamily::Runtime);
+        }
+        if let Some(run) = self.process.run_mut() {
+            match environment.runtime {
+                Some(true) => run.runtime_answers(now),
+                Some(false) => run.record_bad(Signal::Runtime, now),
+                None => {}
+            }
+        }
+        if called_off {
+            self.process.start_now(now);
+        }
+        self.health.environment = Some((environment, now));
+        self.update_suspension(fx);
+        self.resolve_observed_failure(fx); // it was asked for after the failure: of each kind the last question is answered
+        self.decide_hung(fx);
+    }
+
+    /// True if the system was on its way down when it was last observed, a moment ago.
+    pub(super) fn is_going_down(&self) -> bool {
+        self.health.environment(self.now).is_some_and(|seen| seen.shutting_down)
+    }
+
+    /// Keeps `healthy_since` and what was earned before the clock last stopped.
+    pub(super) fn update_health(&mut self) {
+        if !self.is_observing() {
+            return;
+        }
+        let Some(run) = self.process.run() else { return };
+        let answers = run.is_good(Signal::Healthz);
+        let up = run.is_ready() && (!self.is_required_signal(Signal::Healthz) || answers);
+        let bad = run.bad.keys().any(|signal| self.is_required_signal(*signal));
+        // What was bad before is not held against the change, but earns nothing either.
+        let healthy = up
+            && (self.running().healthz.is_none() || answers)
+            && self.suspended().is_none()
+            && !bad
+            && self.is_in_contact(run);
+        let well = [Signal::ApiServer, Signal::Runtime].iter().all(|signal| !run.bad.contains_key(signal));
+        let settled = run.has_contact() && run.is_past_attribution(self.now) && well;
+        if settled && self.is_on_trial() {
+            self.writer.note_contact(&self.settings.boot_id());
+        }
+        self.run_clock(healthy, up);
+    }
+
+    fn run_clock(&mut self, healthy: bool, up: bool) {
+        let (now, suspended, on_trial) = (self.now, self.suspended().is_some(), self.is_on_trial());
+        let last_sure = match &self.health.environment {
+            Some((_, at)) if suspended => Moment { boot: at.boot.saturating_sub(limits::QUERY_INTERVAL), ..*at },
+            _ => now,
+        };
+        let Some(run) = self.process.run_mut() else { return };
+        run.was_up |= up;
+        let before = run.healthy_since;
+        run.healthy_since = if healthy { before.or(Some(now)) } else { None };
+        run.broken_since = match before {
+            _ if healthy => None,
+            Some(_) if !suspended => Some(now),
+            _ => run.broken_since,
+        };
+        let breaks = before.is_some() && !healthy && !suspended && run.is_process_bad();
+        let broken = run.is_broken(now);
+        // The kubelet needs some time after a suspension to be well again, and a worker to see that it is, but no longer.
+        let in_time = run.is_fresh(Some(run.start_timeout_from), limits::SUSPENSION_GRACE, now);
+        let Some(attempt) = self.writer.attempt_mut().filter(|_| on_trial) else { return };
+        attempt.breaks = attempt.breaks.saturating_add(u32::from(breaks));
+        match (healthy, before) {
+            (true, None) if !(std::mem::take(&mut attempt.suspended) && in_time) => attempt.earned = Duration::ZERO,
+            (true, _) => {}
+            (false, Some(since)) => {
+                attempt.earned += last_sure.since(since);
+                attempt.suspended = suspended;
+            }
+            (false, None) => attempt.suspended |= suspended && !broken,
+        }
+    }
+
+    /// A kubelet that pinged does so no more.
+    pub(super) fn miss_pings(&mut self) {
+        let (now, interval, observing) = (self.now, self.watchdog_interval(), !self.health.due.is_empty());
+        if let Some(run) = self.process.run_mut().filter(|_| observing)
+            && let Some(pinged) = run.good.get(&Signal::Watchdog).copied()
+            && now.since(pinged) >= interval
+        {
+            run.record_bad(Signal::Watchdog, pinged);
+        }
+    }
+
+    pub(super) fn health_deadlines(&self, due: &mut Vec<Moment>) {
+        let Some(run) = self.process.run().filter(|_| self.is_observing()) else { return };
+        due.extend(self.health.due.values());
+        due.extend(run.held_against().map(|(signal, since)| later(since, self.patience(signal))));
+        if !run.was_up {
+            due.push(later(run.start_timeout_from, self.settings.start_timeout));
+        }
+        if let (Some(_), Some((_, at))) = (self.suspended(), &self.health.environment) {
+            due.push(later(*at, limits::QUERY_VALID + Duration::from_secs(1)));
+        }
+    }
+}
+
+/// Reasons by which the kubelet refuses a pod it was given (pkg/kubelet/lifecycle/predicate.go and
+/// the resource managers' admit handlers, v1.20 to v1.36). Eviction is another matter.
+fn is_turned_away(reason: &str) -> bool {
+    reason.starts_with("OutOf")
+        || matches!(
+            reason,
+            "UnexpectedAdmissionError"
+                | "NodeAffinity"
+                | "MatchNodeSelector"
+                | "TopologyAffinityError"
+                | "Preempting"
+                | "SysctlForbidden"
+                | "TaintToleration"
+                | "SMTAlignmentError"
+                | "PodOSNotSupported"
+                | "PodOSSelectorNodeLabelDoesNotMatch"
+                | "SupplementalGroupsPolicyNotSupported"
+                | "PodLevelResourcesNotSupported"
+                | "PodFeatureUnsupported"
+        )
+        || reason.ends_with("AffinityError")
 }

@@ -3,16 +3,16 @@
 
 use std::collections::BTreeSet;
 
+use super::asks::Asker;
+use super::io::{Afterwards, Effect, Ticket, log};
+use super::ladder::{Unusable, UnusableVersions, desired, is_same};
+use super::model::{ConfigError, KubeletId, LoadTarget, Moment, RenderError, Rendered, Verdict, later};
+use super::records::{Records, Started, Version};
+use super::{Counter, Kubelet, Level, State, events, limits};
 use kubelet_config::digest::Digest;
-
-use super::io::Ticket;
-use super::ladder::{Unusable, UnusableVersions, is_same};
-use super::limits;
-use super::model::{KubeletId, Moment, Rendered};
-use super::records::{Records, Version};
+use kubelet_config::duration;
 
 mod start;
-mod step;
 
 /// What is prepared for the next start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -174,5 +174,296 @@ impl Launch {
 
     pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {
         due.extend(self.unusable.deadlines().filter(|at| *at > now));
+    }
+}
+
+impl State {
+    /// What is to run now.
+    pub(super) fn desired(&self) -> Option<Version> {
+        desired(self.records(), self.process.current_kubelet(), &self.launch.unusable, self.now)
+    }
+
+    /// Before anything is held against a version it must be known that it is not last known good under another name.
+    pub(super) fn tick_learning(&mut self, fx: &mut Vec<Effect>) {
+        if !self.launch.is_learning(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
+            return;
+        }
+        if self.launch.learning == Learning::Open {
+            let proven = self.records().last_known_good.clone();
+            let source = proven.as_ref().map(|version| version.source.clone());
+            let target = source.map_or(LoadTarget::Local, LoadTarget::Source);
+            self.ask_load(Asker::Learning, target, limits::LOAD_DEADLINE, fx);
+            self.launch.learning = Learning::Asked(proven);
+        }
+    }
+
+    /// The answer to that.
+    pub(super) fn learned(&mut self, result: Result<Rendered, RenderError>) {
+        let Learning::Asked(version) = self.launch.learning.clone() else { return };
+        if version != self.records().last_known_good {
+            self.launch.learning = Learning::Open; // it is another one by now
+            return;
+        }
+        self.launch.learning = Learning::Done;
+        match (result, version) {
+            (Ok(rendered), Some(version)) => drop(self.learn_content(version, &rendered.digest)),
+            (Ok(rendered), None) => self.launch.local = Some(rendered.digest),
+            (Err(_), _) => {}
+        }
+    }
+
+    /// The kubelet that a worker before us left, where it is known what it was started with. It is gone on with first, whatever
+    /// the store has of that by now. Whatever else is desired comes after that, as with any kubelet that runs.
+    fn left_running(&self) -> Option<&Started> {
+        let is_open = matches!(self.process.kubelet(), Kubelet::Waiting { .. }) && !self.process.is_leaving();
+        let is_it = |started: &&Started| is_open && self.process.former() == Some(started.run);
+        self.records().started.as_ref().filter(is_it)
+    }
+
+    /// Compares what is desired with what runs, and moves.
+    pub(super) fn tick_launch(&mut self, fx: &mut Vec<Effect>) {
+        if let Some(started) = self.left_running().cloned() {
+            return self.go_on(started, fx);
+        }
+        let desired = self.desired();
+        let due = match self.process.kubelet() {
+            Kubelet::Running(_) => {
+                let moves = !self.rename_if_equal(&desired) && !self.is_about_to_change();
+                if !moves {
+                    self.launch.next = None;
+                }
+                moves
+            }
+            Kubelet::Stopping => true,
+            Kubelet::Waiting { .. } => self.may_start(),
+            Kubelet::NotBegun | Kubelet::Starting | Kubelet::Gone => false,
+        };
+        if !due || self.process.is_leaving() {
+            return;
+        }
+        if self.launch.next.as_ref().is_none_or(|next| next.version != desired) && !self.is_better_left(&desired) {
+            self.load(desired, fx);
+        }
+        match self.launch.next.clone() {
+            Some(Next { version, stage: Stage::Ready(rendered), announced }) => {
+                self.stop_or_start(version, rendered, announced, fx);
+            }
+            Some(Next { version, stage: Stage::Swapped(rendered), .. })
+                if matches!(self.process.kubelet(), Kubelet::Waiting { .. }) =>
+            {
+                self.start_next(version, rendered, fx);
+            }
+            _ => {}
+        }
+    }
+
+    /// True if a change is decided within moments: what works is not restarted twice.
+    fn is_about_to_change(&self) -> bool {
+        let failed = self.active().is_some_and(|version| self.bad_version(version).is_some());
+        (self.is_change_imminent() || self.is_reset_due()) && !failed
+    }
+
+    /// True if this runs already, maybe under another name of the same content, which is then changed.
+    fn rename_if_equal(&mut self, desired: &Option<Version>) -> bool {
+        let running = self.process.running();
+        if running.version == *desired {
+            return true;
+        }
+        let content = match desired {
+            Some(version) => version.digest.as_ref(),
+            None => self.launch.local.as_ref(),
+        };
+        let equal = content.is_some() && content == running.digest.as_ref();
+        if equal {
+            self.process.rename(desired.clone());
+        }
+        equal
+    }
+
+    /// True if a kubelet that is not there is to be started now.
+    fn may_start(&self) -> bool {
+        // What was decided is durable before it is started, unless the disk takes its time over it.
+        self.process.is_start_due(self.now)
+            && !self.writer.holds_start(self.now)
+            && !self.is_try_open()
+            && !self.is_former_kept()
+            && !self.is_failure_pending()
+    }
+
+    /// While there is no kubelet, the start that is prepared is not put off for a version that could not be used before.
+    fn is_better_left(&self, desired: &Option<Version>) -> bool {
+        let failed = desired.as_ref().is_some_and(|version| self.launch.unusable.get(version).is_some());
+        failed && !self.launch.is_idle() && matches!(self.process.kubelet(), Kubelet::Waiting { .. })
+    }
+
+    fn load(&mut self, version: Option<Version>, fx: &mut Vec<Effect>) {
+        // While a kubelet runs there is time for a slow answer.
+        let runs = self.process.run().is_some() || self.process.former().is_some();
+        let patience = if runs { limits::STORE_DEADLINE } else { limits::LOAD_DEADLINE };
+        self.ask_load(Asker::Start, Version::load_target(version.as_ref()), patience, fx);
+        self.launch.next = Some(Next { version, stage: Stage::Loading, announced: false });
+    }
+
+    /// No kubelet runs any more: the next load is waited for no longer than at any other start.
+    pub(super) fn hurry_next(&mut self) {
+        if matches!(&self.launch.next, Some(Next { stage: Stage::Loading, .. })) {
+            self.asks.hurry(Asker::Start, later(self.now, limits::LOAD_DEADLINE));
+        }
+    }
+
+    fn set_stage(&mut self, stage: Stage) {
+        if let Some(next) = &mut self.launch.next {
+            next.stage = stage;
+        }
+    }
+
+    /// The store gave no answer to a load: that does not keep the kubelet down.
+    fn next_unanswered(&mut self, ticket: Ticket, version: Option<&Version>, why: &str, fx: &mut Vec<Effect>) {
+        if let Some(version) = version {
+            self.launch.note_late(ticket, version.clone());
+        }
+        let known = self.launch.known.iter().find(|(known, _)| is_same(Some(known), version)).cloned();
+        match (known, version) {
+            // It was verified before in this life, and its path is known.
+            (Some((_, rendered)), _) => {
+                self.ask_policy(); // once it runs
+                self.next_loaded(ticket, Ok(rendered), fx);
+            }
+            (None, Some(version)) => self.cannot_use(version, ConfigError::Internal, why, fx),
+            (None, None) => {
+                log(fx, Level::Warn, format!("the local configuration cannot be read: {why}"));
+                self.set_stage(Stage::Ready(None));
+            }
+        }
+    }
+
+    /// The answer to a load.
+    pub(super) fn next_loaded(&mut self, ticket: Ticket, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+        let Some(Next { version, stage: Stage::Loading, .. }) = self.launch.next.clone() else { return };
+        match (version, result) {
+            (version, Err(RenderError::NoAnswer(why))) => self.next_unanswered(ticket, version.as_ref(), &why, fx),
+            (None, Ok(rendered)) => {
+                for note in &rendered.notes {
+                    log(fx, Level::Info, format!("the local configuration: {note}"));
+                }
+                self.launch.local = Some(rendered.digest.clone());
+                self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+            }
+            (None, Err(error)) => {
+                // The kubelet judges its own file; we only cannot compare or probe.
+                log(fx, Level::Warn, format!("the local configuration cannot be read: {error}"));
+                self.set_stage(Stage::Ready(None));
+            }
+            (Some(version), Ok(rendered)) => {
+                let version = self.learn_content(version, &rendered.digest);
+                if let Some(why) = Self::forbids_start(&rendered) {
+                    return self.cannot_use(&version, ConfigError::Validate, &why, fx);
+                }
+                if self.is_tried(&version) && self.bad_version(&version).is_some() {
+                    return self.call_off_trial(fx); // the binary is one with which it failed before
+                }
+                if let Some(next) = &mut self.launch.next {
+                    next.version = Some(version);
+                }
+                // What this binary ran before is not judged now: it is no news to it, and a start must not wait.
+                let ran = self.running().digest.as_ref() == Some(&rendered.digest)
+                    && self.process.started_kubelet() == self.process.kubelet_id();
+                if ran || self.is_accepted(&rendered.digest) {
+                    self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+                } else {
+                    self.preflight_next(rendered, fx);
+                }
+            }
+            (Some(version), Err(error)) => {
+                let native = match &error {
+                    RenderError::Load(_) | RenderError::Checkpoint(_) => ConfigError::Load,
+                    RenderError::Internal(_) | RenderError::Unfinished(_) | RenderError::NoAnswer(_) => {
+                        ConfigError::Internal
+                    }
+                    RenderError::Policy(_) => ConfigError::Validate,
+                };
+                if matches!(error, RenderError::Checkpoint(_)) {
+                    self.launch.forget_known(&version);
+                    if self.records().assigned.as_ref() == Some(&version) {
+                        self.download_again(fx);
+                    }
+                }
+                self.cannot_use(&version, native, &error.to_string(), fx);
+            }
+        }
+    }
+
+    fn preflight_next(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
+        // There is one preflight at a time and the start goes first; the change is found again.
+        self.drop_change();
+        let judged = rendered.clone();
+        self.ask(Asker::Start, limits::LAUNCH_PREFLIGHT_DEADLINE, fx, |ticket| {
+            Effect::Preflight(ticket, judged, Afterwards::Ends)
+        });
+        self.set_stage(Stage::Preflight(Box::new(rendered)));
+    }
+
+    /// The verdict on what is to be started.
+    pub(super) fn next_verdict(&mut self, verdict: Verdict, fx: &mut Vec<Effect>) {
+        let Some(Next { version, stage: Stage::Preflight(rendered), .. }) = self.launch.next.clone() else { return };
+        fx.push(Effect::Count(Counter::Preflight(verdict.result())));
+        let Some(version) = version else { return };
+        match verdict {
+            Verdict::Load(message) => self.refused(&version, ConfigError::Load, &message, fx),
+            Verdict::Validate(message) => self.refused(&version, ConfigError::Validate, &message, fx),
+            Verdict::Valid(_) => {
+                self.note_accepted(&rendered.digest);
+                self.writer.write_soon(); // the next life need not ask again
+                self.set_stage(Stage::Ready(Some(rendered)));
+            }
+            // Something has to be started; the trial, or the next rung, decides.
+            Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
+                log(fx, Level::Warn, format!("the preflight of {version} gave no verdict: {why}"));
+                self.note_inconclusive(&rendered.digest);
+                self.set_stage(Stage::Ready(Some(rendered)));
+            }
+        }
+    }
+
+    /// The kubelet (another binary than the one it was proven with) refuses it now.
+    fn refused(&mut self, version: &Version, error: ConfigError, message: &str, fx: &mut Vec<Effect>) {
+        fx.push(Effect::Emit(events::rejected(&version.source, message)));
+        self.refuse_at_start(version, error, message);
+        self.launch.next = None;
+        self.tick_launch(fx);
+    }
+
+    /// One rung down, until a time.
+    fn cannot_use(&mut self, version: &Version, error: ConfigError, why: &str, fx: &mut Vec<Effect>) {
+        let failures = self.launch.unusable.get(version).map_or(0, |before| before.failures + 1);
+        let pause = duration::backoff(limits::RUNG_RETRY_FIRST, limits::RUNG_RETRY_MAX, failures);
+        let first = self.launch.unusable.get(version).is_none_or(|before| before.why != why);
+        let unusable = Unusable { error, why: why.to_owned(), until: later(self.now, pause), failures };
+        self.launch.unusable.insert(version, unusable);
+        self.launch.next = None;
+        if self.is_former_kept() {
+            return log(fx, Level::Warn, format!("cannot use {version} yet: {why}; the kubelet goes on as it is"));
+        }
+        let off = self.is_tried(version) && !(self.process.run().is_some() && self.runs(version));
+        if off {
+            self.end_trial_without_verdict();
+        }
+        if first {
+            let next = self.desired();
+            let name = Version::name(next.as_ref());
+            log(fx, Level::Warn, format!("cannot use {version}: {why}; falling back to {name}"));
+        }
+        self.tick_launch(fx);
+    }
+
+    /// True while a kubelet runs that a worker before us left, and what it is to run with cannot be read for now: it is not ended
+    /// for that.
+    fn is_former_kept(&self) -> bool {
+        self.process.former().is_some() && self.launch.unusable.is_any_unread(self.now)
+    }
+
+    fn is_tried(&self, version: &Version) -> bool {
+        let records = self.records();
+        records.pin.is_none() && records.phase.trial().is_some_and(|attempt| attempt.version == *version)
     }
 }

@@ -7,8 +7,8 @@
 //! - One record, replaced atomically: propose, write, apply, then answer ([`record_writer`]).
 //! - All open questions are one table: who asks, the ticket, the deadline ([`asks`]).
 //!
-//! A component (`process`, `launch`, `change`, …) is a file with private fields; what the state does with it is in the files
-//! below it, which alone can change them. But for the evidence ([`Run`] and the record's attempt): it is written where health
+//! A component (`process`, `launch`, `change`, …) is a file with private fields and what the state does with them; only it and
+//! the files below it can change them. But for the evidence ([`Run`] and the record's attempt): it is written where health
 //! and trial are judged. An input changes what one of them knows, then `reconcile` starts whatever is due in the state as a
 //! whole. It is level-triggered: an input that comes twice, late, or not at all cannot leave a half-done change behind.
 
@@ -27,14 +27,14 @@ mod change;
 mod collect;
 mod drift;
 mod health;
-mod hung;
 mod io;
 mod ladder;
 mod launch;
+mod liveness;
 mod local_files;
+mod on_request;
 mod operate;
 mod policy;
-mod preflight;
 mod process;
 mod proposal;
 mod publication;
@@ -49,7 +49,6 @@ mod stored;
 mod sync;
 mod trial;
 mod version;
-mod watchdog;
 
 pub use change::Waiting;
 pub use io::{Afterwards, Counter, Effect, FetchError, Input, Level, StoreOperation, StoreRequest, Ticket};

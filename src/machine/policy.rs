@@ -1,9 +1,12 @@
 //! The node's policy: one place where a candidate is admitted, and what is known of the policy beside what runs.
 
-use super::model::Moment;
-use kubelet_config::policy::{Admission, PolicyState};
-
-mod step;
+use super::asks::Asker;
+use super::io::{Effect, log};
+use super::model::{Moment, RenderError, Rendered, later};
+use super::records::{Attempt, Records, Version};
+use super::{Level, State, events, limits};
+use kubelet_config::policy::{Admission, PolicyState, Signed};
+use kubelet_config::source::Source;
 
 /// What the node's policy says of what runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,5 +49,195 @@ impl Violation {
 impl Policy {
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
         due.extend(self.due);
+    }
+}
+
+impl State {
+    /// Whether there is a policy, as it was read last.
+    #[must_use]
+    pub fn policy(&self) -> &PolicyState {
+        &self.policy.known
+    }
+
+    /// Why the policy forbids what runs, if it does. It goes on until something else starts.
+    #[must_use]
+    pub(super) fn policy_violation(&self) -> Option<&Violation> {
+        self.policy.forbids.as_ref()
+    }
+
+    /// Root wrote it, or it may have been written: what is assigned and what runs are held against it.
+    pub(super) fn policy_changed(&mut self) {
+        self.ask_policy();
+        self.judge_change_anew();
+        self.reconsider();
+    }
+
+    /// What was refused as expired may not be, by the clock as it is now.
+    pub(super) fn clock_set(&mut self) {
+        if self.is_refused_by_policy() {
+            self.reconsider();
+        }
+    }
+
+    /// Nobody watched it for a while: what runs is held against it.
+    pub(super) fn ask_policy(&mut self) {
+        self.policy.due = Some(self.now);
+    }
+
+    /// The one place where a candidate is admitted: rendered, and not judged by the kubelet yet. True if it is not.
+    pub(super) fn refuse_by_policy(&mut self, version: &Version, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
+        self.note_policy(&rendered.admission.policy, fx);
+        // The same name may have other bytes: an API server can lie.
+        if self.is_taken_up(&version.source) && self.running().digest.as_ref() == Some(&rendered.digest) {
+            return false;
+        }
+        if let Some(why) = rendered.admission.policy.admits_nothing() {
+            self.give_up_change(why);
+            return true;
+        }
+        let Some(why) = self.refusal_by_policy(rendered) else { return false };
+        self.reject_by_policy(&version.source, &why, fx);
+        true
+    }
+
+    /// The same of what was refused as it is, unread.
+    pub(super) fn refuse_unread(&mut self, source: &Source, why: &str, fx: &mut Vec<Effect>) {
+        self.note_policy(&PolicyState::InForce, fx);
+        if self.is_taken_up(source) {
+            return self.end_change(source);
+        }
+        self.reject_by_policy(source, why, fx);
+    }
+
+    pub(super) fn refusal_by_policy(&self, rendered: &Rendered) -> Option<String> {
+        let Admission { refused_by_label, signed, .. } = &rendered.admission;
+        let by_label = refused_by_label.clone().filter(|_| self.sync.is_by_labels());
+        let refused = Violation::of(&rendered.admission).map(|violation| violation.why).or(by_label);
+        refused.or_else(|| self.out_of_date(signed.as_ref()?, rendered))
+    }
+
+    /// What was taken up may expire, and what was proven may be found again.
+    fn out_of_date(&self, signed: &Signed, rendered: &Rendered) -> Option<String> {
+        let records = self.records();
+        let attempt = records.phase.attempt().map(|attempt| &attempt.version);
+        let known = [records.assigned.as_ref(), records.last_known_good.as_ref(), attempt];
+        if known.into_iter().flatten().any(|version| version.has_content(&rendered.digest)) {
+            return None;
+        }
+        signed.out_of_date(records.sequences.get(&signed.pool).copied(), self.now.wall_seconds())
+    }
+
+    /// True if what is assigned is not taken up for the policy alone.
+    pub(super) fn is_refused_by_policy(&self) -> bool {
+        let assigned = self.records().assigned.as_ref();
+        assigned.and_then(|assigned| self.bad_version(assigned)).is_some_and(|bad| bad.by_policy)
+    }
+
+    /// True if it was admitted before, and runs: it goes on.
+    fn is_taken_up(&self, source: &Source) -> bool {
+        let is_it = |version: &Version| version.source == *source;
+        let assigned = self.records().assigned.as_ref().is_some_and(is_it);
+        assigned && self.process.run().is_some() && self.active().is_some_and(is_it)
+    }
+
+    /// Why what was loaded is not started. What is on record was admitted once, so it takes a policy that can be read.
+    pub(super) fn forbids_start(rendered: &Rendered) -> Option<String> {
+        Violation::of(&rendered.admission).filter(|violation| !violation.starts).map(|violation| violation.why)
+    }
+
+    /// What the policy said of what is about to run.
+    pub(super) fn policy_at_start(
+        &mut self,
+        version: Option<&Version>,
+        admission: Option<&Admission>,
+        fx: &mut Vec<Effect>,
+    ) {
+        if let Some(admission) = admission {
+            self.note_policy(&admission.policy, fx);
+        }
+        self.note_violation(version, admission.and_then(Violation::of), fx);
+    }
+
+    fn note_violation(&mut self, version: Option<&Version>, forbids: Option<Violation>, fx: &mut Vec<Effect>) {
+        if let Some(violation) = forbids.as_ref().filter(|_| forbids != self.policy.forbids) {
+            let source = version.map(|version| &version.source);
+            fx.push(Effect::Emit(events::forbidden(source, &violation.why, violation.then())));
+        }
+        self.policy.forbids = forbids;
+    }
+
+    /// Asks what the policy says of what runs.
+    pub(super) fn tick_policy(&mut self, fx: &mut Vec<Effect>) {
+        let due = self.is_time_to_ask(Asker::Policy, self.policy.due);
+        let now = !self.is_verified_soon() || !self.policy.is_read;
+        let can = self.process.run().is_some() && !self.process.is_leaving() && now;
+        if !due || !can {
+            return;
+        }
+        self.policy.due = None;
+        self.ask_load(Asker::Policy, Version::load_target(self.active()), limits::STORE_DEADLINE, fx);
+    }
+
+    /// The answer to that.
+    pub(super) fn policy_judged(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+        let forbids = match result {
+            Ok(rendered) if Some(&rendered.digest) != self.running().digest.as_ref() => return, // another one by now
+            Ok(rendered) => {
+                self.note_policy(&rendered.admission.policy, fx);
+                Violation::of(&rendered.admission)
+            }
+            Err(RenderError::Policy(why)) => Some(Violation { why, starts: false }),
+            Err(RenderError::NoAnswer(_)) => {
+                self.policy.due = Some(later(self.now, limits::VERIFY_RETRY));
+                return;
+            }
+            Err(_) => return,
+        };
+        let version = self.active().cloned();
+        self.note_violation(version.as_ref(), forbids, fx);
+    }
+
+    /// True until the policy was read for the first time: a kubelet that is gone on with was started by another worker.
+    pub(super) fn is_policy_awaited(&self) -> bool {
+        !self.policy.is_read && self.asks.is_open(Asker::Policy)
+    }
+
+    fn note_policy(&mut self, policy: &PolicyState, fx: &mut Vec<Effect>) {
+        self.policy.is_read = true;
+        if self.policy.known == *policy {
+            return;
+        }
+        self.policy.known = policy.clone();
+        let line = match policy {
+            PolicyState::Unreadable(why) => {
+                return log(
+                    fx,
+                    Level::Warn,
+                    format!("the node's policy cannot be used, nothing new is taken up: {why}"),
+                );
+            }
+            PolicyState::AbsentUnguarded(why) => {
+                return log(fx, Level::Warn, format!("the node has no policy, and none could be used: {why}"));
+            }
+            PolicyState::InForce => "the node's policy is in force",
+            PolicyState::Absent => "the node has no policy: what is assigned is taken up",
+        };
+        log(fx, Level::Info, line);
+    }
+}
+
+impl Records {
+    /// A version was proven: no lower sequence of its pool is taken up from now on.
+    pub(super) fn raise_sequence(&mut self, signed: Option<&Signed>) {
+        let Some(Signed { pool, sequence, .. }) = signed else { return };
+        let proven = self.sequences.entry(pool.clone()).or_default();
+        *proven = (*proven).max(*sequence);
+    }
+}
+
+impl Attempt {
+    /// The same content, signed anew.
+    pub(super) fn signed_by(&mut self, admission: &Admission) {
+        self.signed.clone_from(&admission.signed);
     }
 }

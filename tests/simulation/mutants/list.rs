@@ -21,7 +21,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Runs,
         name: "no restart after an exit for a minute",
-        file: "machine/process/step.rs",
+        file: "machine/process.rs",
         function: "wait_for_restart",
         original: "duration::backoff(limits::BACKOFF_FIRST, limits::BACKOFF_MAX, self.process.crashes)",
         mutated: "std::time::Duration::from_secs(60)",
@@ -29,7 +29,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Mended,
         name: "nobody verifies the store",
-        file: "machine/drift/step.rs",
+        file: "machine/drift.rs",
         function: "store_touched",
         original: "self.drift.due.get_or_insert(due);",
         mutated: "let _ = due;",
@@ -37,7 +37,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Flags,
         name: "a start leaves out the flags of its source",
-        file: "machine/process/step.rs",
+        file: "machine/process.rs",
         function: "start",
         original: "fx.push(Effect::Start(given));",
         mutated: "let bare = |given: Box<Rendered>| Box::new(Rendered { overrides: Default::default(), ..*given });
@@ -46,7 +46,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::RunsInStall,
         name: "a start waits for the store for an hour",
-        file: "machine/launch/step.rs",
+        file: "machine/launch.rs",
         function: "load",
         original: "if runs { limits::STORE_DEADLINE } else { limits::LOAD_DEADLINE }",
         mutated: "std::time::Duration::from_secs(3600)",
@@ -54,7 +54,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::OneKubelet,
         name: "the next start does not wait for the end of the last",
-        file: "machine/process/step.rs",
+        file: "machine/process.rs",
         function: "end_by",
         original: "self.process.kubelet = Kubelet::Stopping;",
         mutated: "self.process.kubelet = Kubelet::Waiting { until: self.now };",
@@ -62,7 +62,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::OneKubelet,
         name: "another process is taken for the kubelet",
-        file: "machine/process/step.rs",
+        file: "machine/process.rs",
         function: "started",
         original: "self.new_run(id)",
         mutated: "self.new_run(crate::machine::model::RunId { pid: id.pid + 1, ..id })",
@@ -70,7 +70,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::GoesOn,
         name: "the next worker starts what is wanted, whatever runs",
-        file: "machine/launch/step.rs",
+        file: "machine/launch.rs",
         function: "left_running",
         original: "is_open && self.process.former() == Some(started.run)",
         mutated: "is_open && started.alive && !started.alive",
@@ -78,7 +78,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::GoesOn,
         name: "a record that cannot be read yet costs the kubelet",
-        file: "machine/boot/step.rs",
+        file: "machine/boot.rs",
         function: "tick_reading",
         original: "*self.process.kubelet() == Kubelet::NotBegun && self.process.former().is_some()",
         mutated: "false",
@@ -86,7 +86,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::GoodIsKept,
         name: "a worker's begin is a try",
-        file: "machine/boot/step.rs",
+        file: "machine/boot.rs",
         function: "spend_try",
         original: "!self.is_successor()",
         mutated: "true",
@@ -102,7 +102,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Standby,
         name: "a standby outlives the change that it is for",
-        file: "machine/standby/step.rs",
+        file: "machine/standby.rs",
         function: "tick_standby",
         original: "self.standby.0.as_ref().is_some_and(|standby| !is_wanted(standby))",
         mutated: "false",
@@ -110,7 +110,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Standby,
         name: "a standby waits as long as the API server is away",
-        file: "machine/change/step.rs",
+        file: "machine/change.rs",
         function: "is_change_soon",
         original: "self.waiting_for().is_none()",
         mutated: "self.waiting_for().is_none_or(|hold| *hold == crate::machine::evidence::Hold::ApiServer)",
@@ -118,7 +118,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Ends,
         name: "the supervisor stays when its kubelet has ended",
-        file: "machine/process/step.rs",
+        file: "machine/process.rs",
         function: "leave",
         original: "fx.push(Effect::Quit);",
         mutated: "",
@@ -126,7 +126,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Watchdog,
         name: "pings come too seldom",
-        file: "machine/watchdog/step.rs",
+        file: "machine/liveness.rs",
         function: "tick_watchdog",
         original: "later(self.now, interval / 2)",
         mutated: "later(self.now, interval * 3)",
@@ -134,7 +134,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Known,
         name: "another ConfigMap's payload is taken",
-        file: "machine/sync/step.rs",
+        file: "machine/sync.rs",
         function: "config_map_seen",
         original: "payload.namespace != reference.namespace || payload.name != reference.name",
         mutated: "false",
@@ -142,7 +142,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::ProvenIsNotLeft,
         name: "local is what runs first",
-        file: "machine/launch/step.rs",
+        file: "machine/launch.rs",
         function: "desired",
         original: "desired(self.records(), self.process.current_kubelet(), &self.launch.unusable, self.now)",
         mutated: r"if self.process.starts() == 0 && self.records().pin.is_none() {
@@ -170,7 +170,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::SavedAsGiven,
         name: "it is saved under another version",
-        file: "machine/change/step.rs",
+        file: "machine/change.rs",
         function: "consider",
         original: "StoreRequest::Save(ticket, of, payload)",
         mutated: r#"StoreRequest::Save(ticket, Source { resource_version: "1".to_owned(), ..of }, payload)"#,
@@ -219,7 +219,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Earned,
         name: "a third of the trial is enough",
-        file: "machine/trial/step.rs",
+        file: "machine/trial.rs",
         function: "tick_proof",
         original: "earned < self.settings.trial_duration",
         mutated: "earned < self.settings.trial_duration / 3",
@@ -227,7 +227,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::InContact,
         name: "contact is not asked for",
-        file: "machine/health/step.rs",
+        file: "machine/health.rs",
         function: "update_health",
         original: "up
             && (self.running().healthz.is_none() || answers)
@@ -239,7 +239,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::StoppedForAReason,
         name: "what was proven is stopped",
-        file: "machine/trial/step.rs",
+        file: "machine/trial.rs",
         function: "proven",
         original: "self.collect(fx);",
         mutated: r"self.collect(fx);
@@ -273,7 +273,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::NotUnderPressure,
         name: "a reset does not wait for the end of a pressure",
-        file: "machine/change/step.rs",
+        file: "machine/change.rs",
         function: "reset_loaded",
         original: "self.running().digest.as_ref() != Some(&rendered.digest)",
         mutated: "false",
@@ -313,7 +313,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::ProvenIsNotBad,
         name: "what is proven is marked",
-        file: "machine/trial/step.rs",
+        file: "machine/trial.rs",
         function: "promote",
         original: "records.bad.retain(|bad| !bad.holds(&attempt.version, kubelet));",
         mutated: "records.bad.iter_mut().for_each(|bad| bad.digest = attempt.version.digest.clone());",
@@ -321,7 +321,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::BootsCount,
         name: "boots have no limit",
-        file: "machine/boot/step.rs",
+        file: "machine/boot.rs",
         function: "spend_try",
         original: "Some(attempt.tries).filter(|tries| *tries >= self.settings.boots)",
         mutated: "Some(attempt.tries).filter(|tries| *tries >= 9)",
@@ -329,7 +329,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::ExitsCount,
         name: "exits have no limit",
-        file: "machine/trial/step.rs",
+        file: "machine/trial.rs",
         function: "resolve_failure",
         original: "exits < limits::TRIAL_EXITS",
         mutated: "exits < 9",
@@ -361,7 +361,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::RefusedNeverRuns,
         name: "what is refused is tried",
-        file: "machine/change/step.rs",
+        file: "machine/change.rs",
         function: "change_verdict",
         original: "self.reject(&version, ConfigError::Validate, &message, fx)",
         mutated: r"{
@@ -464,7 +464,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Hung,
         name: "a hung kubelet is one that misses a probe",
-        file: "machine/hung/step.rs",
+        file: "machine/liveness.rs",
         function: "note_observation",
         original: "now.since(since) >= patience",
         mutated: "now.since(since) >= patience / 4",
@@ -472,7 +472,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Hung,
         name: "a hung kubelet is restarted without a runtime",
-        file: "machine/hung.rs",
+        file: "machine/liveness.rs",
         function: "by",
         original: "Some(Self::Node(Suspension::Runtime))",
         mutated: "None",
@@ -480,7 +480,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Hung,
         name: "a hung kubelet is restarted again and again",
-        file: "machine/hung/step.rs",
+        file: "machine/liveness.rs",
         function: "restart_hung",
         original: "self.hung.restarts.saturating_add(1)",
         mutated: "0",
@@ -488,7 +488,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Hung,
         name: "a kubelet that waits for a disk hangs",
-        file: "machine/hung/step.rs",
+        file: "machine/liveness.rs",
         function: "hung_loaded",
         original: "Some(NoRestart::Stalled)",
         mutated: "None",
@@ -496,7 +496,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Hung,
         name: "a hung kubelet stays",
-        file: "machine/hung/step.rs",
+        file: "machine/liveness.rs",
         function: "restart_hung",
         original: "self.dump_and_stop(fx);",
         mutated: "",
@@ -504,7 +504,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Held,
         name: "a freeze is no hold",
-        file: "machine/change/step.rs",
+        file: "machine/change.rs",
         function: "is_held",
         original: "self.records().pin.is_some() || self.records().frozen",
         mutated: "self.records().pin.is_some()",
@@ -512,7 +512,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::LocalFiles,
         name: "nobody is told what the local file says",
-        file: "machine/local_files/step.rs",
+        file: "machine/local_files.rs",
         function: "local_files_read",
         original: "self.local_files.difference = difference;",
         mutated: "drop(difference);",
@@ -552,7 +552,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::GivesUp,
         name: "a preflight is waited for",
-        file: "machine/change/step.rs",
+        file: "machine/change.rs",
         function: "preflight_change",
         original: "self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE, fx, |ticket| Effect::Preflight(ticket, judged, afterwards));",
         mutated: "let patience = std::time::Duration::from_secs(1 << 30);
@@ -561,7 +561,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::WallClock,
         name: "a pause depends on the wall clock",
-        file: "machine/process/step.rs",
+        file: "machine/process.rs",
         function: "wait_for_restart",
         original: "limits::BACKOFF_TRIAL",
         mutated: "std::time::Duration::from_millis(100 + self.now.wall_nanos % 7)",
@@ -577,7 +577,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Converges,
         name: "another assignment is not watched",
-        file: "machine/sync/step.rs",
+        file: "machine/sync.rs",
         function: "node_assignment",
         original: "fx.push(Effect::Watch(after));",
         mutated: "",

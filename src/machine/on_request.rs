@@ -1,25 +1,90 @@
-//! A request is taken up, judged and answered.
+//! Preflight on request: an annotation of the Node names a ConfigMap, and the node says what would become of it. It goes the
+//! way of a change up to where that would be decided, and changes nothing: neither the record, nor checkpoints, nor what is
+//! known of versions, nor the kubelet.
 
 use std::sync::Arc;
 
-use super::{Inquiry, Observed, OnRequest, Stage};
-use crate::machine::asks::Asker;
-use crate::machine::change::impact::refused_impact;
-use crate::machine::evidence::{Environment, Query};
-use crate::machine::io::{Afterwards, Effect, FetchError, log};
-use crate::machine::model::{LoadTarget, RenderError, Rendered, Verdict, later};
-use crate::machine::records::{Phase, Version};
-use crate::machine::{Level, Run, State, limits};
+use super::asks::Asker;
+use super::change::impact::refused_impact;
+use super::evidence::{Environment, Query};
+use super::io::{Afterwards, Effect, FetchError, log};
+use super::model::{LoadTarget, Moment, RenderError, Rendered, Verdict, later};
+use super::records::{Phase, Version};
+use super::{Level, Run, State, limits};
 use kubelet_config::duration::backoff;
 use kubelet_config::hazard;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
+use kubelet_config::readmission::Supplies;
 use kubelet_config::source::{Payload, Source};
 use kubelet_config::status::PreflightAnswer;
 
+/// What the Node is asked to judge, and its answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct OnRequest {
+    /// The Node's annotations were seen.
+    known: bool,
+    /// The request, verbatim.
+    request: Option<String>,
+    /// The answer to it.
+    answer: Option<PreflightStatus>,
+    /// What is known of it, while it is judged.
+    inquiry: Option<Inquiry>,
+    /// What an inquiry was rendered to may lie on the disk.
+    leaves_content: bool,
+    /// Tries that came to nothing through no fault of the request.
+    failures: u32,
+    /// Nothing is begun before.
+    not_before: Option<Moment>,
+}
+
+/// A request on its way to an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Inquiry {
+    stage: Stage,
+    source: Source,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    Fetching(PreflightRequest),
+    Loading,
+    Judging(Box<Rendered>),
+    /// The kubelet has judged it. What runs here, and what there is left of what runs out.
+    Observing(Box<Rendered>, Observed),
+}
+
+/// What is known of a candidate that the kubelet accepts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Observed {
+    /// What the kubelet said of it.
+    remarks: String,
+    pods: Option<PodInventory>,
+    supplies: Option<Supplies>,
+}
+
+impl OnRequest {
+    /// True if its content lies on the disk, or may soon, and no record names it.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.inquiry.is_some()
+    }
+
+    pub(super) fn leave_content(&mut self) {
+        self.leaves_content = true;
+    }
+
+    pub(super) fn collected(&mut self) {
+        self.leaves_content = false;
+    }
+
+    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
+        due.extend(self.not_before);
+    }
+}
+
 impl State {
     /// What the Node is to say of what it is asked to judge.
-    pub(in crate::machine) fn preflight_answer(&self) -> PreflightAnswer {
+    pub(super) fn preflight_answer(&self) -> PreflightAnswer {
         let OnRequest { known, request, answer, .. } = &self.on_request;
         match (request, answer) {
             (_, Some(answer)) => PreflightAnswer::Said(Box::new(answer.clone())),
@@ -29,7 +94,7 @@ impl State {
     }
 
     /// The Node's annotations: what it is asked, and what it has said. The latest request counts.
-    pub(in crate::machine) fn preflight_requested(&mut self, request: Option<String>, shown: Option<&str>) {
+    pub(super) fn preflight_requested(&mut self, request: Option<String>, shown: Option<&str>) {
         let mine = &mut self.on_request;
         if mine.known && mine.request == request {
             return;
@@ -41,7 +106,7 @@ impl State {
     }
 
     /// Takes a request up, if there is one without an answer and nothing is more urgent.
-    pub(in crate::machine) fn tick_on_request(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_on_request(&mut self, fx: &mut Vec<Effect>) {
         if self.is_more_urgent() {
             self.on_request.inquiry = None; // it is begun anew
             return;
@@ -99,11 +164,7 @@ impl State {
             || self.writer.is_dirty()
     }
 
-    pub(in crate::machine) fn config_map_fetched(
-        &mut self,
-        result: Result<Arc<Payload>, FetchError>,
-        fx: &mut Vec<Effect>,
-    ) {
+    pub(super) fn config_map_fetched(&mut self, result: Result<Arc<Payload>, FetchError>, fx: &mut Vec<Effect>) {
         let Some(Inquiry { stage: Stage::Fetching(request), .. }) = self.on_request.inquiry.clone() else { return };
         match result {
             Ok(payload) => {
@@ -123,11 +184,7 @@ impl State {
     }
 
     /// It was rendered, or could not be.
-    pub(in crate::machine) fn unassigned_loaded(
-        &mut self,
-        result: Result<Rendered, RenderError>,
-        fx: &mut Vec<Effect>,
-    ) {
+    pub(super) fn unassigned_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
         let Some(Inquiry { stage: Stage::Loading, source }) = self.on_request.inquiry.clone() else { return };
         match result {
             Ok(rendered) => {
@@ -165,7 +222,7 @@ impl State {
     }
 
     /// The kubelet's verdict.
-    pub(in crate::machine) fn unassigned_judged(&mut self, verdict: Verdict, fx: &mut Vec<Effect>) {
+    pub(super) fn unassigned_judged(&mut self, verdict: Verdict, fx: &mut Vec<Effect>) {
         let Some(Inquiry { stage: Stage::Judging(rendered), .. }) = self.on_request.inquiry.clone() else { return };
         match verdict {
             Verdict::Load(why) | Verdict::Validate(why) => self.answer_request(PreflightResult::Invalid, &why, fx),
@@ -198,7 +255,7 @@ impl State {
     }
 
     /// The pods of this node.
-    pub(in crate::machine) fn unassigned_pods(&mut self, found: Option<PodInventory>, fx: &mut Vec<Effect>) {
+    pub(super) fn unassigned_pods(&mut self, found: Option<PodInventory>, fx: &mut Vec<Effect>) {
         let Some(Inquiry { stage: Stage::Observing(_, observed), .. }) = &mut self.on_request.inquiry else { return };
         if found.is_none() {
             return self.put_off("the pods of this node cannot be listed", fx);
@@ -208,7 +265,7 @@ impl State {
     }
 
     /// The node around the kubelet.
-    pub(in crate::machine) fn unassigned_environment(&mut self, found: Environment, fx: &mut Vec<Effect>) {
+    pub(super) fn unassigned_environment(&mut self, found: Environment, fx: &mut Vec<Effect>) {
         let Some(Inquiry { stage: Stage::Observing(_, observed), .. }) = &mut self.on_request.inquiry else { return };
         observed.supplies = Some(found.supplies);
         self.answer_by_pods(fx);
