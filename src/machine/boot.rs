@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::asks::Asker;
 use super::evidence::Failure;
-use super::io::{Effect, StoreRequest, log, no_answer};
+use super::io::{Effect, StoreRequest, no_answer};
 use super::model::{Beginning, KubeletId, Moment, later};
 use super::record_writer::RecordWriter;
 use super::records::{ConfirmationWait, Phase, RecordFile, Records, Stored};
@@ -27,15 +27,15 @@ impl Reading {
 }
 
 impl State {
-    pub(super) fn boot(&mut self, beginning: Beginning, fx: &mut Vec<Effect>) {
+    pub(super) fn boot(&mut self, beginning: Beginning) {
         if *self.process.kubelet() == Kubelet::NotBegun && !self.asks.is_open(Asker::Records) {
             self.worker = 1;
             if let Beginning::Worker { running, why, generation } = beginning {
                 self.worker = generation;
                 self.process.note_former(running);
-                fx.push(Effect::Emit(events::worker_replaced(why.as_deref(), generation)));
+                self.emit(events::worker_replaced(why.as_deref(), generation));
             }
-            self.read_records(fx);
+            self.read_records();
             self.store_touched(); // by whoever was here before
         }
     }
@@ -45,45 +45,45 @@ impl State {
         self.worker > 1
     }
 
-    fn read_records(&mut self, fx: &mut Vec<Effect>) {
+    fn read_records(&mut self) {
         let ticket = self.asks.ticket(Asker::Records).unwrap_or_else(|| self.asks.ask_for_ever(Asker::Records));
         let patience = match self.process.kubelet() {
             Kubelet::NotBegun if self.reading.at.is_none() => limits::LOAD_DEADLINE,
             _ => limits::STORE_DEADLINE,
         };
         self.reading.at = Some(later(self.now, patience));
-        fx.push(Effect::Store(StoreRequest::ReadRecords(ticket)));
+        self.effects.push(Effect::Store(StoreRequest::ReadRecords(ticket)));
     }
 
     /// The records are asked for once more where they could not be read; a kubelet is started all the same.
-    pub(super) fn tick_reading(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_reading(&mut self) {
         if self.reading.at.is_none_or(|at| self.now < at) {
             return;
         }
         if *self.process.kubelet() == Kubelet::NotBegun && self.process.former().is_some() {
             // The kubelet runs on the best that was known: the record is waited for.
-            log(fx, Level::Warn, "the record of this node cannot be read yet: the kubelet goes on as it is");
-            self.read_records(fx);
+            self.log(Level::Warn, "the record of this node cannot be read yet: the kubelet goes on as it is");
+            self.read_records();
         } else if *self.process.kubelet() == Kubelet::NotBegun {
             let why = format!("the store: {}", no_answer(limits::LOAD_DEADLINE));
-            log(fx, Level::Warn, format!("{why}: the kubelet is started with its local configuration"));
+            self.log(Level::Warn, format!("{why}: the kubelet is started with its local configuration"));
             self.writer = RecordWriter::new(Records::default(), Some(why));
             self.begin();
             self.reading.at = Some(later(self.now, limits::STORE_DEADLINE)); // the answer is late, or lost
         } else {
-            self.read_records(fx);
+            self.read_records();
         }
     }
 
-    pub(super) fn records_read(&mut self, stored: Stored, id: KubeletId, fx: &mut Vec<Effect>) {
+    pub(super) fn records_read(&mut self, stored: Stored, id: KubeletId) {
         self.process.note_kubelet(id);
         let first = *self.process.kubelet() == Kubelet::NotBegun;
         if let RecordFile::Garbage(why) = &stored.state {
-            log(fx, Level::Warn, format!("supervisor/state.json is no record of ours ({why}); it is written anew"));
+            self.log(Level::Warn, format!("supervisor/state.json is no record of ours ({why}); it is written anew"));
         }
         for (name, record) in [("assigned", &stored.assigned), ("last-known-good", &stored.last_known_good)] {
             if let Err(why) = record {
-                log(fx, Level::Warn, format!("the record meta/{name} is unreadable ({why}); it is written anew"));
+                self.log(Level::Warn, format!("the record meta/{name} is unreadable ({why}); it is written anew"));
             }
         }
         let meta_lost = stored.assigned.is_err() || stored.last_known_good.is_err();
@@ -94,7 +94,7 @@ impl State {
             Some(why) => {
                 if self.writer.read_only() != Some(why) {
                     let hint = "nothing is recorded and no change taken up until it can be read; to begin without it, remove it and restart";
-                    log(fx, Level::Warn, format!("supervisor/state.json cannot be read: {why}: {hint}"));
+                    self.log(Level::Warn, format!("supervisor/state.json cannot be read: {why}: {hint}"));
                 }
                 let failures = self.reading.failures.saturating_add(1);
                 let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RUNG_RETRY_MAX, failures);
@@ -110,7 +110,7 @@ impl State {
             self.writer.write_soon();
             self.spend_try();
             if self.is_successor() {
-                self.miss_former(fx);
+                self.miss_former();
             }
         }
         if first && self.writer.read_only().is_some() && self.process.former().is_some() {
@@ -160,15 +160,15 @@ impl State {
     }
 
     /// A kubelet that a worker before us left is gone.
-    pub(super) fn miss_former(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn miss_former(&mut self) {
         let former = self.process.former();
         if let Some(started) = self.records().started.clone().filter(|started| former != Some(started.run)) {
             self.writer.learn(|records| records.started = None);
-            self.count_exit_after_reset(started.config.version.as_ref(), "while no worker watched it", fx);
+            self.count_exit_after_reset(started.config.version.as_ref(), "while no worker watched it");
         }
         let Some(exits) = self.count_missed_exit() else { return };
         let detail = format!("the kubelet ended {exits} times within the trial, last while no worker watched it");
-        log(fx, Level::Warn, detail.clone());
+        self.log(Level::Warn, detail.clone());
         self.reading.verdict = (exits >= limits::TRIAL_EXITS).then_some((Failure::Exits, detail));
     }
 
@@ -186,13 +186,13 @@ impl State {
     }
 
     /// A version that was tried at too many starts has failed, or one whose kubelet ended too often.
-    pub(super) fn tick_tries(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_tries(&mut self) {
         if self.is_try_open() {
             return;
         }
         let Some((failure, detail)) = self.reading.verdict.take() else { return };
         if self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version)) {
-            self.roll_back(failure, &detail, fx);
+            self.roll_back(failure, &detail);
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::asks::Asker;
-use super::io::{Effect, StoreRequest, Ticket, log};
+use super::io::{Effect, StoreRequest, Ticket};
 use super::model::{ConfigError, LoadTarget, Moment, RenderError, Rendered, Verdict};
 use super::proposal::Proposal;
 use super::records::{Phase, Records, Version};
@@ -77,7 +77,7 @@ impl Change {
 
 impl State {
     /// Begins the change that is due, if one is and now is the time, and goes on with the one under way.
-    pub(super) fn tick_change(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_change(&mut self) {
         let held = self.is_held();
         if held && !self.is_change_recording() {
             self.change = None;
@@ -94,15 +94,15 @@ impl State {
         if self.launch.is_preflighting() {
             return; // it would be dropped for that, and begun anew without an end
         }
-        self.tick_gate(fx);
+        self.tick_gate();
         if !self.writer.is_idle() {
             return;
         }
         match self.resolution() {
             None | Some(Resolution::Nothing) => {}
             Some(Resolution::Failed(error, why)) => self.sync_failed(error, why),
-            Some(Resolution::Local) => self.reset(fx),
-            Some(Resolution::Version(source, payload)) => self.consider(source, payload, fx),
+            Some(Resolution::Local) => self.reset(),
+            Some(Resolution::Version(source, payload)) => self.consider(source, payload),
         }
     }
 
@@ -163,7 +163,7 @@ impl State {
     }
 
     /// The assignment is withdrawn. Where that restarts the kubelet it goes the way of a change, and nothing refuses it.
-    fn reset(&mut self, fx: &mut Vec<Effect>) {
+    fn reset(&mut self) {
         if self.change.as_ref().is_some_and(|change| change.source.is_none()) {
             return;
         }
@@ -173,18 +173,18 @@ impl State {
             return;
         }
         if self.active().is_none() {
-            return self.record_reset(fx);
+            return self.record_reset();
         }
-        self.ask_load(Asker::Change, LoadTarget::Local, limits::STORE_DEADLINE, fx);
+        self.ask_load(Asker::Change, LoadTarget::Local, limits::STORE_DEADLINE);
         self.change = Some(Change::new(None, Stage::Loading, None));
     }
 
     /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble, once nothing is in the way.
-    fn reset_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+    fn reset_loaded(&mut self, result: Result<Rendered, RenderError>) {
         match result {
-            Ok(rendered) if self.running().digest.as_ref() != Some(&rendered.digest) => self.accepted(rendered, fx),
-            Ok(_) => self.record_reset(fx),
-            Err(_) => self.accepted(self.unloadable(), fx),
+            Ok(rendered) if self.running().digest.as_ref() != Some(&rendered.digest) => self.accepted(rendered),
+            Ok(_) => self.record_reset(),
+            Err(_) => self.accepted(self.unloadable()),
         }
     }
 
@@ -195,12 +195,12 @@ impl State {
         Rendered { effective, ignores_eviction, ..Rendered::default() }
     }
 
-    fn record_reset(&mut self, fx: &mut Vec<Effect>) {
+    fn record_reset(&mut self) {
         let records = self.records().after_reset();
-        self.propose_change(records, Proposal::Reset, fx);
+        self.propose_change(records, Proposal::Reset);
     }
 
-    fn consider(&mut self, source: Source, payload: Option<Arc<Payload>>, fx: &mut Vec<Effect>) {
+    fn consider(&mut self, source: Source, payload: Option<Arc<Payload>>) {
         if self.sync.is_handled(&source) {
             return self.drop_change(); // of a version that a stale cache gave meanwhile
         }
@@ -213,28 +213,28 @@ impl State {
         let stage = match payload {
             Some(payload) => {
                 let of = source.clone();
-                self.ask(Asker::Change, limits::STORE_DEADLINE, fx, |ticket| {
+                self.ask(Asker::Change, limits::STORE_DEADLINE, |ticket| {
                     Effect::Store(StoreRequest::Save(ticket, of, payload))
                 });
                 Stage::Saving
             }
-            None => self.load_change(&source, fx),
+            None => self.load_change(&source),
         };
         let starts_at = self.spread_start(&source);
         self.change = Some(Change::new(Some(source), stage, starts_at));
     }
 
-    fn load_change(&mut self, source: &Source, fx: &mut Vec<Effect>) -> Stage {
-        self.ask_load(Asker::Change, LoadTarget::Source(source.clone()), limits::STORE_DEADLINE, fx);
+    fn load_change(&mut self, source: &Source) -> Stage {
+        self.ask_load(Asker::Change, LoadTarget::Source(source.clone()), limits::STORE_DEADLINE);
         Stage::Loading
     }
 
     /// Has a decision about the change recorded. One write is under way at a time: while there is another, the change is
     /// dropped, and found again after it.
-    pub(super) fn propose_change(&mut self, records: Records, proposal: Proposal, fx: &mut Vec<Effect>) {
+    pub(super) fn propose_change(&mut self, records: Records, proposal: Proposal) {
         if self.writer.is_idle() {
             self.set_change_stage(Stage::Recording);
-            self.propose(records, proposal, fx);
+            self.propose(records, proposal);
         } else {
             self.change = None;
             self.reconsider();
@@ -249,9 +249,9 @@ impl State {
     }
 
     /// Has the kubelet judge a candidate.
-    fn preflight_change(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
+    fn preflight_change(&mut self, rendered: Rendered) {
         let (afterwards, judged) = (self.afterwards(&rendered), rendered.clone());
-        self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE, fx, |ticket| Effect::Preflight(ticket, judged, afterwards));
+        self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE, |ticket| Effect::Preflight(ticket, judged, afterwards));
         let judged_by = self.asks.ticket(Asker::Change);
         if let Some(change) = &mut self.change {
             (change.stage, change.judged_by) = (Stage::Preflight(Box::new(rendered)), judged_by);
@@ -264,69 +264,69 @@ impl State {
         }
     }
 
-    pub(super) fn checkpoint_saved(&mut self, result: Result<(), String>, fx: &mut Vec<Effect>) {
+    pub(super) fn checkpoint_saved(&mut self, result: Result<(), String>) {
         let Some(Change { source: Some(source), stage: Stage::Saving, .. }) = self.change.clone() else { return };
         match result {
             Ok(()) => {
                 self.checkpointed(&source);
-                let stage = self.load_change(&source, fx);
+                let stage = self.load_change(&source);
                 self.set_change_stage(stage);
             }
             Err(why) => {
-                fx.push(Effect::Count(Counter::StoreError));
+                self.count(Counter::StoreError);
                 self.give_up_change(format!("the checkpoint cannot be written: {why}"));
             }
         }
     }
 
-    pub(super) fn change_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+    pub(super) fn change_loaded(&mut self, result: Result<Rendered, RenderError>) {
         let Some(Change { source, stage: Stage::Loading, .. }) = self.change.clone() else { return };
-        let Some(source) = source else { return self.reset_loaded(result, fx) };
+        let Some(source) = source else { return self.reset_loaded(result) };
         match result {
             Ok(rendered) => {
                 self.launch.is_whole(&rendered.digest, self.now);
-                self.compare(source, rendered, fx);
+                self.compare(source, rendered);
             }
-            Err(RenderError::Load(message)) => self.reject(&Version::named(source), ConfigError::Load, &message, fx),
+            Err(RenderError::Load(message)) => self.reject(&Version::named(source), ConfigError::Load, &message),
             Err(RenderError::Checkpoint(why)) => {
-                self.download_again(fx);
+                self.download_again();
                 self.give_up_change(why);
             }
             Err(RenderError::Internal(why) | RenderError::Unfinished(why) | RenderError::NoAnswer(why)) => {
                 self.give_up_change(why);
             }
-            Err(RenderError::Policy(why)) => self.refuse_unread(&source, &why, fx),
+            Err(RenderError::Policy(why)) => self.refuse_unread(&source, &why),
         }
     }
 
     /// The verdict on a candidate.
-    pub(super) fn change_verdict(&mut self, verdict: Verdict, fx: &mut Vec<Effect>) {
+    pub(super) fn change_verdict(&mut self, verdict: Verdict) {
         let Some(Change { source: Some(source), stage: Stage::Preflight(rendered), .. }) = self.change.clone() else {
             return;
         };
-        fx.push(Effect::Count(Counter::Preflight(verdict.result())));
+        self.count(Counter::Preflight(verdict.result()));
         let version = Version { source, digest: Some(rendered.digest.clone()) };
         match verdict {
-            Verdict::Load(message) => self.reject(&version, ConfigError::Load, &message, fx),
-            Verdict::Validate(message) => self.reject(&version, ConfigError::Validate, &message, fx),
+            Verdict::Load(message) => self.reject(&version, ConfigError::Load, &message),
+            Verdict::Validate(message) => self.reject(&version, ConfigError::Validate, &message),
             Verdict::Valid(remarks) => {
                 for remark in remarks {
-                    log(fx, Level::Warn, format!("{version} is accepted, but: {remark}"));
+                    self.log(Level::Warn, format!("{version} is accepted, but: {remark}"));
                 }
                 self.note_accepted(&rendered.digest);
-                self.accepted(*rendered, fx);
+                self.accepted(*rendered);
             }
             Verdict::Inconclusive(why) => {
-                log(fx, Level::Warn, format!("the preflight of {version} gave no verdict, the trial decides: {why}"));
+                self.log(Level::Warn, format!("the preflight of {version} gave no verdict, the trial decides: {why}"));
                 self.note_inconclusive(&rendered.digest);
-                self.accepted(*rendered, fx);
+                self.accepted(*rendered);
             }
             Verdict::NotItsFault(why) => self.give_up_change(why),
         }
     }
 
     /// The same after its time: the change waits at the gate meanwhile, as one without a verdict.
-    pub(super) fn late_verdict(&mut self, ticket: Ticket, verdict: Verdict, fx: &mut Vec<Effect>) {
+    pub(super) fn late_verdict(&mut self, ticket: Ticket, verdict: Verdict) {
         let Some(Change { source: Some(source), stage: Stage::Gate(rendered), judged_by, .. }) = &self.change else {
             return;
         };
@@ -339,41 +339,41 @@ impl State {
             Verdict::Validate(message) => (ConfigError::Validate, message),
             Verdict::Valid(_) | Verdict::Inconclusive(_) | Verdict::NotItsFault(_) => return,
         };
-        self.reject(&version, error, &message, fx);
+        self.reject(&version, error, &message);
     }
 
     /// The candidate may run.
-    pub(super) fn accepted(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
+    pub(super) fn accepted(&mut self, rendered: Rendered) {
         self.set_change_stage(Stage::Gate(Box::new(rendered)));
         let source = self.change.as_ref().and_then(|change| change.source.clone());
         self.wait_of(source.as_ref());
         self.forget_answers();
         if self.pending_start().is_some() {
-            self.collect(fx); // what it has overtaken
+            self.collect(); // what it has overtaken
         }
     }
 
     /// Nothing holds the change any more. It may still be refused for what it would cost, by what is known now.
     ///
     /// A reset needs nobody's acknowledgement: who withdraws an assignment may have no other way to get rid of it.
-    fn switch(&mut self, source: Option<Source>, rendered: &Rendered, fx: &mut Vec<Effect>) {
+    fn switch(&mut self, source: Option<Source>, rendered: &Rendered) {
         let impacts = self.impacts_of_change(rendered);
         let Some(source) = source else {
-            self.tell_cost(None, hazard::whole_impact(&impacts), rendered, fx);
-            return self.record_reset(fx);
+            self.tell_cost(None, hazard::whole_impact(&impacts), rendered);
+            return self.record_reset();
         };
-        if self.refuse_impact(&source, rendered, &impacts, fx) {
+        if self.refuse_impact(&source, rendered, &impacts) {
             return;
         }
         // Right after a boot the kubelet's version was not known when the change was taken up.
         if let Some(why) = self.refused_field_problems(rendered) {
-            return self.reject(&Version::named(source), ConfigError::Load, &why, fx);
+            return self.reject(&Version::named(source), ConfigError::Load, &why);
         }
         for line in self.field_problems(rendered) {
-            log(fx, Level::Warn, format!("{source}: {line}"));
+            self.log(Level::Warn, format!("{source}: {line}"));
         }
-        self.tell_cost(Some(&source), hazard::told_impact(&impacts), rendered, fx);
-        self.record_switch(source, rendered, fx);
+        self.tell_cost(Some(&source), hazard::told_impact(&impacts), rendered);
+        self.record_switch(source, rendered);
     }
 
     /// Nothing is being applied.

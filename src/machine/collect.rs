@@ -10,7 +10,7 @@ use kubelet_config::source::Source;
 
 impl State {
     /// Has checkpoints and configurations removed that nothing refers to.
-    pub(super) fn collect(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn collect(&mut self) {
         if self.on_request.is_under_way() {
             self.on_request.leave_content(); // once it is answered
             return;
@@ -30,7 +30,7 @@ impl State {
             digests.insert(digest.clone());
         }
         self.launch.forget_collected(&digests);
-        fx.push(Effect::Store(StoreRequest::Collect(sources, digests)));
+        self.effects.push(Effect::Store(StoreRequest::Collect(sources, digests)));
     }
 
     /// True if it is known what is needed.

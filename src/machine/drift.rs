@@ -57,7 +57,7 @@ impl State {
     }
 
     /// Has the store verified, while a kubelet runs and the record is at rest.
-    pub(super) fn tick_drift(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_drift(&mut self) {
         let due = self.is_time_to_ask(Asker::Drift, self.drift.due);
         let at_rest = self.process.run().is_some()
             && self.writer.is_idle()
@@ -68,13 +68,11 @@ impl State {
         }
         let versions: BTreeSet<Version> = self.writer.all().flat_map(Records::versions).cloned().collect();
         self.drift.due = None;
-        self.ask(Asker::Drift, limits::STORE_DEADLINE, fx, |ticket| {
-            Effect::Store(StoreRequest::Verify(ticket, versions))
-        });
+        self.ask(Asker::Drift, limits::STORE_DEADLINE, |ticket| Effect::Store(StoreRequest::Verify(ticket, versions)));
     }
 
     /// What was found, which is told once.
-    pub(super) fn verified(&mut self, found: Verification, fx: &mut Vec<Effect>) {
+    pub(super) fn verified(&mut self, found: Verification) {
         if found == Verification::default() {
             self.drift.rounds = 0;
         } else {
@@ -95,9 +93,9 @@ impl State {
             if mended || !before.contains_key(&damage.what) {
                 let assigned = self.records().assigned.as_ref().map(|version| &version.source);
                 let downloads = !mended && damage.source.is_some() && damage.source.as_ref() == assigned;
-                fx.push(Effect::Emit(events::drift(&damage, downloads)));
+                self.emit(events::drift(&damage, downloads));
                 if downloads {
-                    self.download_again(fx);
+                    self.download_again();
                 }
             }
             if !mended {

@@ -8,7 +8,6 @@ use super::evidence::{
     Baseline, Environment, FailureFamily, LeaseObservation, NodePressure, NodeReadiness, Signal, Suspension,
     tells_of_contact,
 };
-use super::io::Effect;
 use super::model::{Moment, RunId, later};
 use super::records::Phase;
 use super::{Run, State, limits};
@@ -178,21 +177,21 @@ impl State {
         }
     }
 
-    pub(super) fn ready(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn ready(&mut self) {
         let now = self.now;
         if self.process.run().is_some() {
-            self.self_test(fx);
+            self.self_test();
         }
         let Some(run) = self.process.run_mut().filter(|run| !run.is_ready()) else { return };
         run.ready_at = Some(now);
         self.judge_last_heartbeat();
         if let Some(seen) = self.take_applying_since() {
-            fx.push(Effect::Count(super::Counter::Applied(now.since(seen))));
+            self.count(super::Counter::Applied(now.since(seen)));
         }
     }
 
-    pub(super) fn probed(&mut self, ok: bool, fx: &mut Vec<Effect>) {
-        self.healthz_observed(ok, fx);
+    pub(super) fn probed(&mut self, ok: bool) {
+        self.healthz_observed(ok);
         self.note_baseline(Observation::Healthz, [(Signal::Healthz, ok)]);
         let (now, start_timeout) = (self.now, self.settings.start_timeout);
         let Some(run) = self.process.run_mut() else { return };
@@ -269,9 +268,9 @@ impl State {
         }
     }
 
-    pub(super) fn lease_observed(&mut self, observed: &LeaseObservation, fx: &mut Vec<Effect>) {
+    pub(super) fn lease_observed(&mut self, observed: &LeaseObservation) {
         self.note_lease(observed);
-        self.resolve_observed_failure(fx);
+        self.resolve_observed_failure();
     }
 
     fn note_lease(&mut self, observed: &LeaseObservation) {
@@ -329,7 +328,7 @@ impl State {
         }
     }
 
-    pub(super) fn environment_observed(&mut self, environment: Environment, fx: &mut Vec<Effect>) {
+    pub(super) fn environment_observed(&mut self, environment: Environment) {
         self.note_baseline(Observation::Environment, [(Signal::Runtime, environment.runtime == Some(true))]);
         let now = self.now;
         let called_off = !environment.shutting_down && self.is_going_down();
@@ -353,9 +352,9 @@ impl State {
             self.process.start_now(now);
         }
         self.health.environment = Some((environment, now));
-        self.update_suspension(fx);
-        self.resolve_observed_failure(fx); // it was asked for after the failure: of each kind the last question is answered
-        self.decide_hung(fx);
+        self.update_suspension();
+        self.resolve_observed_failure(); // it was asked for after the failure: of each kind the last question is answered
+        self.decide_hung();
     }
 
     /// True if the system was on its way down when it was last observed, a moment ago.

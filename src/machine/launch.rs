@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::asks::Asker;
-use super::io::{Afterwards, Effect, Ticket, log};
+use super::io::{Afterwards, Effect, Ticket};
 use super::ladder::{Unusable, UnusableVersions, desired, is_same};
 use super::model::{ConfigError, KubeletId, LoadTarget, Moment, RenderError, Rendered, Verdict, later};
 use super::records::{Records, Started, Version};
@@ -184,7 +184,7 @@ impl State {
     }
 
     /// Before anything is held against a version it must be known that it is not last known good under another name.
-    pub(super) fn tick_learning(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_learning(&mut self) {
         if !self.launch.is_learning(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
             return;
         }
@@ -192,7 +192,7 @@ impl State {
             let proven = self.records().last_known_good.clone();
             let source = proven.as_ref().map(|version| version.source.clone());
             let target = source.map_or(LoadTarget::Local, LoadTarget::Source);
-            self.ask_load(Asker::Learning, target, limits::LOAD_DEADLINE, fx);
+            self.ask_load(Asker::Learning, target, limits::LOAD_DEADLINE);
             self.launch.learning = Learning::Asked(proven);
         }
     }
@@ -221,9 +221,9 @@ impl State {
     }
 
     /// Compares what is desired with what runs, and moves.
-    pub(super) fn tick_launch(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_launch(&mut self) {
         if let Some(started) = self.left_running().cloned() {
-            return self.go_on(started, fx);
+            return self.go_on(started);
         }
         let desired = self.desired();
         let due = match self.process.kubelet() {
@@ -242,16 +242,16 @@ impl State {
             return;
         }
         if self.launch.next.as_ref().is_none_or(|next| next.version != desired) && !self.is_better_left(&desired) {
-            self.load(desired, fx);
+            self.load(desired);
         }
         match self.launch.next.clone() {
             Some(Next { version, stage: Stage::Ready(rendered), announced }) => {
-                self.stop_or_start(version, rendered, announced, fx);
+                self.stop_or_start(version, rendered, announced);
             }
             Some(Next { version, stage: Stage::Swapped(rendered), .. })
                 if matches!(self.process.kubelet(), Kubelet::Waiting { .. }) =>
             {
-                self.start_next(version, rendered, fx);
+                self.start_next(version, rendered);
             }
             _ => {}
         }
@@ -296,11 +296,11 @@ impl State {
         failed && !self.launch.is_idle() && matches!(self.process.kubelet(), Kubelet::Waiting { .. })
     }
 
-    fn load(&mut self, version: Option<Version>, fx: &mut Vec<Effect>) {
+    fn load(&mut self, version: Option<Version>) {
         // While a kubelet runs there is time for a slow answer.
         let runs = self.process.run().is_some() || self.process.former().is_some();
         let patience = if runs { limits::STORE_DEADLINE } else { limits::LOAD_DEADLINE };
-        self.ask_load(Asker::Start, Version::load_target(version.as_ref()), patience, fx);
+        self.ask_load(Asker::Start, Version::load_target(version.as_ref()), patience);
         self.launch.next = Some(Next { version, stage: Stage::Loading, announced: false });
     }
 
@@ -318,7 +318,7 @@ impl State {
     }
 
     /// The store gave no answer to a load: that does not keep the kubelet down.
-    fn next_unanswered(&mut self, ticket: Ticket, version: Option<&Version>, why: &str, fx: &mut Vec<Effect>) {
+    fn next_unanswered(&mut self, ticket: Ticket, version: Option<&Version>, why: &str) {
         if let Some(version) = version {
             self.launch.note_late(ticket, version.clone());
         }
@@ -327,40 +327,40 @@ impl State {
             // It was verified before in this life, and its path is known.
             (Some((_, rendered)), _) => {
                 self.ask_policy(); // once it runs
-                self.next_loaded(ticket, Ok(rendered), fx);
+                self.next_loaded(ticket, Ok(rendered));
             }
-            (None, Some(version)) => self.cannot_use(version, ConfigError::Internal, why, fx),
+            (None, Some(version)) => self.cannot_use(version, ConfigError::Internal, why),
             (None, None) => {
-                log(fx, Level::Warn, format!("the local configuration cannot be read: {why}"));
+                self.log(Level::Warn, format!("the local configuration cannot be read: {why}"));
                 self.set_stage(Stage::Ready(None));
             }
         }
     }
 
     /// The answer to a load.
-    pub(super) fn next_loaded(&mut self, ticket: Ticket, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+    pub(super) fn next_loaded(&mut self, ticket: Ticket, result: Result<Rendered, RenderError>) {
         let Some(Next { version, stage: Stage::Loading, .. }) = self.launch.next.clone() else { return };
         match (version, result) {
-            (version, Err(RenderError::NoAnswer(why))) => self.next_unanswered(ticket, version.as_ref(), &why, fx),
+            (version, Err(RenderError::NoAnswer(why))) => self.next_unanswered(ticket, version.as_ref(), &why),
             (None, Ok(rendered)) => {
                 for note in &rendered.notes {
-                    log(fx, Level::Info, format!("the local configuration: {note}"));
+                    self.log(Level::Info, format!("the local configuration: {note}"));
                 }
                 self.launch.local = Some(rendered.digest.clone());
                 self.set_stage(Stage::Ready(Some(Box::new(rendered))));
             }
             (None, Err(error)) => {
                 // The kubelet judges its own file; we only cannot compare or probe.
-                log(fx, Level::Warn, format!("the local configuration cannot be read: {error}"));
+                self.log(Level::Warn, format!("the local configuration cannot be read: {error}"));
                 self.set_stage(Stage::Ready(None));
             }
             (Some(version), Ok(rendered)) => {
                 let version = self.learn_content(version, &rendered.digest);
                 if let Some(why) = Self::forbids_start(&rendered) {
-                    return self.cannot_use(&version, ConfigError::Validate, &why, fx);
+                    return self.cannot_use(&version, ConfigError::Validate, &why);
                 }
                 if self.is_tried(&version) && self.bad_version(&version).is_some() {
-                    return self.call_off_trial(fx); // the binary is one with which it failed before
+                    return self.call_off_trial(); // the binary is one with which it failed before
                 }
                 if let Some(next) = &mut self.launch.next {
                     next.version = Some(version);
@@ -371,7 +371,7 @@ impl State {
                 if ran || self.is_accepted(&rendered.digest) {
                     self.set_stage(Stage::Ready(Some(Box::new(rendered))));
                 } else {
-                    self.preflight_next(rendered, fx);
+                    self.preflight_next(rendered);
                 }
             }
             (Some(version), Err(error)) => {
@@ -385,32 +385,32 @@ impl State {
                 if matches!(error, RenderError::Checkpoint(_)) {
                     self.launch.forget_known(&version);
                     if self.records().assigned.as_ref() == Some(&version) {
-                        self.download_again(fx);
+                        self.download_again();
                     }
                 }
-                self.cannot_use(&version, native, &error.to_string(), fx);
+                self.cannot_use(&version, native, &error.to_string());
             }
         }
     }
 
-    fn preflight_next(&mut self, rendered: Rendered, fx: &mut Vec<Effect>) {
+    fn preflight_next(&mut self, rendered: Rendered) {
         // There is one preflight at a time and the start goes first; the change is found again.
         self.drop_change();
         let judged = rendered.clone();
-        self.ask(Asker::Start, limits::LAUNCH_PREFLIGHT_DEADLINE, fx, |ticket| {
+        self.ask(Asker::Start, limits::LAUNCH_PREFLIGHT_DEADLINE, |ticket| {
             Effect::Preflight(ticket, judged, Afterwards::Ends)
         });
         self.set_stage(Stage::Preflight(Box::new(rendered)));
     }
 
     /// The verdict on what is to be started.
-    pub(super) fn next_verdict(&mut self, verdict: Verdict, fx: &mut Vec<Effect>) {
+    pub(super) fn next_verdict(&mut self, verdict: Verdict) {
         let Some(Next { version, stage: Stage::Preflight(rendered), .. }) = self.launch.next.clone() else { return };
-        fx.push(Effect::Count(Counter::Preflight(verdict.result())));
+        self.count(Counter::Preflight(verdict.result()));
         let Some(version) = version else { return };
         match verdict {
-            Verdict::Load(message) => self.refused(&version, ConfigError::Load, &message, fx),
-            Verdict::Validate(message) => self.refused(&version, ConfigError::Validate, &message, fx),
+            Verdict::Load(message) => self.refused(&version, ConfigError::Load, &message),
+            Verdict::Validate(message) => self.refused(&version, ConfigError::Validate, &message),
             Verdict::Valid(_) => {
                 self.note_accepted(&rendered.digest);
                 self.writer.write_soon(); // the next life need not ask again
@@ -418,7 +418,7 @@ impl State {
             }
             // Something has to be started; the trial, or the next rung, decides.
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
-                log(fx, Level::Warn, format!("the preflight of {version} gave no verdict: {why}"));
+                self.log(Level::Warn, format!("the preflight of {version} gave no verdict: {why}"));
                 self.note_inconclusive(&rendered.digest);
                 self.set_stage(Stage::Ready(Some(rendered)));
             }
@@ -426,15 +426,15 @@ impl State {
     }
 
     /// The kubelet (another binary than the one it was proven with) refuses it now.
-    fn refused(&mut self, version: &Version, error: ConfigError, message: &str, fx: &mut Vec<Effect>) {
-        fx.push(Effect::Emit(events::rejected(&version.source, message)));
+    fn refused(&mut self, version: &Version, error: ConfigError, message: &str) {
+        self.emit(events::rejected(&version.source, message));
         self.refuse_at_start(version, error, message);
         self.launch.next = None;
-        self.tick_launch(fx);
+        self.tick_launch();
     }
 
     /// One rung down, until a time.
-    fn cannot_use(&mut self, version: &Version, error: ConfigError, why: &str, fx: &mut Vec<Effect>) {
+    fn cannot_use(&mut self, version: &Version, error: ConfigError, why: &str) {
         let failures = self.launch.unusable.get(version).map_or(0, |before| before.failures + 1);
         let pause = duration::backoff(limits::RUNG_RETRY_FIRST, limits::RUNG_RETRY_MAX, failures);
         let first = self.launch.unusable.get(version).is_none_or(|before| before.why != why);
@@ -442,7 +442,7 @@ impl State {
         self.launch.unusable.insert(version, unusable);
         self.launch.next = None;
         if self.is_former_kept() {
-            return log(fx, Level::Warn, format!("cannot use {version} yet: {why}; the kubelet goes on as it is"));
+            return self.log(Level::Warn, format!("cannot use {version} yet: {why}; the kubelet goes on as it is"));
         }
         let off = self.is_tried(version) && !(self.process.run().is_some() && self.runs(version));
         if off {
@@ -451,9 +451,9 @@ impl State {
         if first {
             let next = self.desired();
             let name = Version::name(next.as_ref());
-            log(fx, Level::Warn, format!("cannot use {version}: {why}; falling back to {name}"));
+            self.log(Level::Warn, format!("cannot use {version}: {why}; falling back to {name}"));
         }
-        self.tick_launch(fx);
+        self.tick_launch();
     }
 
     /// True while a kubelet runs that a worker before us left, and what it is to run with cannot be read for now: it is not ended

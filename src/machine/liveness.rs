@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use super::asks::Asker;
 use super::evidence::{Environment, Failure, Query, Signal, Suspension};
-use super::io::{Effect, StoreRequest, log};
+use super::io::{Effect, StoreRequest};
 use super::model::{Moment, RenderError, Rendered, later};
 use super::records::{Phase, Version};
 use super::{Level, State, events, limits};
@@ -177,7 +177,7 @@ impl State {
     }
 
     /// Observes the kubelet, if that is due and nobody else comes to a verdict on one that hangs.
-    pub(super) fn tick_hung(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_hung(&mut self) {
         let now = self.now;
         let applies = !self.settings.hung_after.is_zero() && !self.process.is_leaving() && !self.is_hang_judged();
         let Some(started) = self.process.run().filter(|run| applies && run.is_ready()).map(|run| run.started) else {
@@ -188,7 +188,7 @@ impl State {
         self.hung.observe_process(started, now);
         self.note_sign_of_life();
         if self.hung.observing.take_if(|until| now >= *until).is_some() {
-            self.leave_running(NoRestart::Unobserved, fx);
+            self.leave_running(NoRestart::Unobserved);
         }
         if self.hung.next_observation.is_none_or(|at| now < at) {
             return;
@@ -198,8 +198,8 @@ impl State {
         let pace = if fresh { limits::HUNG_INTERVAL_MIN } else { self.hung_interval() };
         self.hung.next_observation = Some(later(now, pace));
         match self.last_ping() {
-            Some(_) => self.note_observation(!self.is_watchdog_overdue(), fx),
-            None => self.probe_liveness(fx),
+            Some(_) => self.note_observation(!self.is_watchdog_overdue()),
+            None => self.probe_liveness(),
         }
     }
 
@@ -247,24 +247,24 @@ impl State {
     }
 
     /// Asks healthz, unless it is asked already; of others' questions the answers count here as well.
-    fn probe_liveness(&mut self, fx: &mut Vec<Effect>) {
+    fn probe_liveness(&mut self) {
         let asks = self.asks.is_open(Asker::HungProbe) || self.is_observing() || self.is_asking_healthz();
         if let Some(target) = self.running().healthz.clone().filter(|_| !asks) {
-            self.ask(Asker::HungProbe, 2 * limits::PROBE_TIMEOUT, fx, |ticket| Effect::Probe(ticket, target));
+            self.ask(Asker::HungProbe, 2 * limits::PROBE_TIMEOUT, |ticket| Effect::Probe(ticket, target));
         }
     }
 
     /// Healthz was asked, by whomever. That it was alive while it was judged counts as well.
-    pub(super) fn healthz_observed(&mut self, alive: bool, fx: &mut Vec<Effect>) {
+    pub(super) fn healthz_observed(&mut self, alive: bool) {
         if let Some(run) = self.process.run().filter(|run| alive && run.is_ready()) {
             self.hung.note_alive(run.started);
         }
         if self.hung.next_observation.is_some() && self.last_ping().is_none() {
-            self.note_observation(alive, fx);
+            self.note_observation(alive);
         }
     }
 
-    fn note_observation(&mut self, alive: bool, fx: &mut Vec<Effect>) {
+    fn note_observation(&mut self, alive: bool) {
         let (now, pace) = (self.now, self.hung_interval());
         self.hung.was_alive |= self.last_ping().is_some();
         // The next observation may be late by an answer that comes at its time-out.
@@ -281,11 +281,11 @@ impl State {
             return;
         }
         if self.hung.is_loaded {
-            self.observe_hung(fx);
+            self.observe_hung();
         } else {
-            fx.push(Effect::Store(StoreRequest::ProbeDisk));
+            self.effects.push(Effect::Store(StoreRequest::ProbeDisk));
             let target = Version::load_target(self.desired().as_ref());
-            self.ask_load(Asker::HungLoad, target, limits::LOAD_DEADLINE, fx);
+            self.ask_load(Asker::HungLoad, target, limits::LOAD_DEADLINE);
         }
     }
 
@@ -296,7 +296,7 @@ impl State {
     }
 
     /// What would be started was loaded; the node is observed next, so that how it does is known right before a restart.
-    pub(super) fn hung_loaded(&mut self, result: &Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+    pub(super) fn hung_loaded(&mut self, result: &Result<Rendered, RenderError>) {
         let unread = self.desired().is_some().then_some(NoRestart::Unreadable);
         let why = match result {
             Err(RenderError::NoAnswer(_)) => Some(NoRestart::Stalled),
@@ -304,26 +304,26 @@ impl State {
             Ok(rendered) => Self::forbids_start(rendered).map(|_| NoRestart::Forbidden),
         };
         if let Some(why) = self.is_running_damaged().then_some(NoRestart::Damaged).or(why) {
-            return self.leave_running(why, fx);
+            return self.leave_running(why);
         }
         self.hung.is_loaded = true;
-        self.observe_hung(fx);
+        self.observe_hung();
     }
 
-    fn observe_hung(&mut self, fx: &mut Vec<Effect>) {
-        fx.push(Effect::ReadLogTail);
-        self.query(Query::Environment(self.runtime_socket()), fx);
+    fn observe_hung(&mut self) {
+        self.effects.push(Effect::ReadLogTail);
+        self.query(Query::Environment(self.runtime_socket()));
         self.hung.observing = Some(later(self.now, limits::QUERY_DEADLINE));
     }
 
     /// The node was observed: if it is well, the kubelet is restarted.
-    pub(super) fn decide_hung(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn decide_hung(&mut self) {
         if self.hung.observing.take().is_none() {
             return;
         }
         match self.health.environment(self.now).map(NoRestart::by) {
-            Some(Some(why)) => self.leave_running(why, fx),
-            Some(None) if !self.has_pinged() && self.may_restart_hung() => self.restart_hung(fx),
+            Some(Some(why)) => self.leave_running(why),
+            Some(None) if !self.has_pinged() && self.may_restart_hung() => self.restart_hung(),
             _ => {}
         }
     }
@@ -334,13 +334,13 @@ impl State {
 
     /// It is not restarted now. What it does without a runtime, memory or disk says nothing of what it does with them: it is
     /// looked at anew for the whole time. Where nobody could look at the node it is asked again.
-    fn leave_running(&mut self, why: NoRestart, fx: &mut Vec<Effect>) {
+    fn leave_running(&mut self, why: NoRestart) {
         if why != NoRestart::Unobserved {
             (self.hung.unresponsive_since, self.hung.is_loaded) = (None, false);
         }
         if self.hung.not_restarted.replace(why) != Some(why) {
             let (missing, why) = (missing(self.liveness_signal()), why.message());
-            log(fx, Level::Warn, format!("the kubelet gives {missing}, and is not restarted: {why}"));
+            self.log(Level::Warn, format!("the kubelet gives {missing}, and is not restarted: {why}"));
         }
     }
 
@@ -349,9 +349,9 @@ impl State {
         if self.last_ping().is_some() { Signal::Watchdog } else { Signal::Healthz }
     }
 
-    fn restart_hung(&mut self, fx: &mut Vec<Effect>) {
+    fn restart_hung(&mut self) {
         let Some(since) = self.hung.unresponsive_since else { return };
-        self.count_exit_after_reset(self.active().cloned().as_ref(), "as it hung", fx);
+        self.count_exit_after_reset(self.active().cloned().as_ref(), "as it hung");
         if self.active().is_none() && self.desired().is_some() {
             return; // it is not restarted as it was
         }
@@ -362,8 +362,8 @@ impl State {
         let source = self.active().map(|version| version.source.clone());
         let mut event = events::hung(source.as_ref(), missing(self.liveness_signal()), unresponsive_for, next);
         event.log_tail = self.last_log_lines(usize::MAX);
-        fx.push(Effect::Emit(event));
-        self.dump_and_stop(fx);
+        self.emit(event);
+        self.dump_and_stop();
     }
 }
 
@@ -393,13 +393,13 @@ impl State {
     }
 
     /// Pings, if that is due.
-    pub(super) fn tick_watchdog(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_watchdog(&mut self) {
         let Some(interval) = self.settings.watchdog else { return };
         if !self.pings_itself() {
             self.watchdog.ping_at = None; // at once, when it is our turn again
         } else if self.watchdog.ping_at.is_none_or(|at| self.now >= at) {
             self.watchdog.ping_at = Some(later(self.now, interval / 2));
-            fx.push(Effect::PingWatchdog);
+            self.effects.push(Effect::PingWatchdog);
         }
     }
 }

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use super::asks::Asker;
-use super::io::Effect;
 use super::model::{LoadTarget, LocalFilesDifference, Moment, RenderError, Rendered, later};
 use super::records::{LocalHazards, Records, Version};
 use super::{State, events, limits};
@@ -63,7 +62,7 @@ impl State {
     }
 
     /// Has them compared while a kubelet runs, and taken up if that is asked for.
-    pub(super) fn tick_local_files(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_local_files(&mut self) {
         // Under another name the same content is compared with something else.
         if self.local_files.compared_version.as_ref() != self.active() {
             self.local_files.compared_version = self.active().cloned();
@@ -83,11 +82,11 @@ impl State {
         }
         let version = self.active().map(|version| version.source.clone());
         let target = LoadTarget::DryRun(version.filter(|source| !source.is_local_files()));
-        self.ask_load(Asker::LocalFiles, target, limits::LOAD_DEADLINE, fx);
+        self.ask_load(Asker::LocalFiles, target, limits::LOAD_DEADLINE);
     }
 
     /// What is assigned is rendered once more, with the files as they were found; false if they are not followed now.
-    fn take_up_local_files(&mut self, found: Option<String>, fx: &mut Vec<Effect>) -> bool {
+    fn take_up_local_files(&mut self, found: Option<String>) -> bool {
         if found.is_some() && self.local_files.taken_up == found {
             return true;
         }
@@ -102,7 +101,7 @@ impl State {
             return true;
         } else {
             self.drop_change();
-            self.download_again(fx);
+            self.download_again();
         }
         self.local_files.taken_up = found;
         true
@@ -197,7 +196,7 @@ impl State {
     }
 
     /// What they say now.
-    pub(super) fn local_files_read(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+    pub(super) fn local_files_read(&mut self, result: Result<Rendered, RenderError>) {
         let (found, difference) = match result {
             Ok(rendered) => (rendered.digest.0.clone(), self.difference_from(&rendered)),
             // Nobody can tell yet. A checkpoint that is damaged, or a policy that is not there, is told as what it is.
@@ -205,7 +204,7 @@ impl State {
                 return self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
             }
             Err(RenderError::Unfinished(_)) => {
-                if !self.take_up_local_files(None, fx) {
+                if !self.take_up_local_files(None) {
                     self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
                 }
                 return; // whoever takes them up waits for their writer
@@ -216,7 +215,7 @@ impl State {
             }
         };
         let is_news = difference.is_some() || self.is_edit_taken_back();
-        let followed = is_news && self.take_up_local_files(Some(found), fx);
+        let followed = is_news && self.take_up_local_files(Some(found));
         if difference.is_some() && self.settings.follow_local && !followed {
             self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY)); // an operator may let go
         }
@@ -224,7 +223,7 @@ impl State {
             && !followed
         {
             let source = self.active().map(|version| version.source.clone());
-            fx.push(Effect::Emit(events::local_files_differ(source.as_ref(), difference)));
+            self.emit(events::local_files_differ(source.as_ref(), difference));
         }
         self.local_files.difference = difference;
     }

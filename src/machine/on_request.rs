@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::asks::Asker;
 use super::change::impact::refused_impact;
 use super::evidence::{Environment, Query};
-use super::io::{Afterwards, Effect, FetchError, log};
+use super::io::{Afterwards, Effect, FetchError};
 use super::model::{LoadTarget, Moment, RenderError, Rendered, Verdict, later};
 use super::records::{Phase, Version};
 use super::{Level, Run, State, limits};
@@ -106,7 +106,7 @@ impl State {
     }
 
     /// Takes a request up, if there is one without an answer and nothing is more urgent.
-    pub(super) fn tick_on_request(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_on_request(&mut self) {
         if self.is_more_urgent() {
             self.on_request.inquiry = None; // it is begun anew
             return;
@@ -115,7 +115,7 @@ impl State {
             return;
         }
         if self.on_request.leaves_content {
-            self.collect(fx);
+            self.collect();
             if self.on_request.leaves_content {
                 return; // a change has its own content there; more would pile up
             }
@@ -124,17 +124,15 @@ impl State {
         let Some(request) = self.unanswered().filter(|_| is_due) else { return };
         self.on_request.not_before = Some(later(self.now, limits::PREFLIGHT_REQUEST_PAUSE));
         match PreflightRequest::parse(&request) {
-            Err(why) => self.answer_request(PreflightResult::Inconclusive, &format!("the request: {why}"), fx),
+            Err(why) => self.answer_request(PreflightResult::Inconclusive, &format!("the request: {why}")),
             // What it is rendered to could not be removed again.
             Ok(_) if !self.is_collecting() => {
                 let why = "what this node has on its disk is not known, so nothing is added to it";
-                self.answer_request(PreflightResult::Inconclusive, why, fx);
+                self.answer_request(PreflightResult::Inconclusive, why);
             }
             Ok(request) => {
                 let reference = request.reference.clone();
-                self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE, fx, |ticket| {
-                    Effect::Fetch(ticket, reference)
-                });
+                self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE, |ticket| Effect::Fetch(ticket, reference));
                 let (source, stage) = (Source::default(), Stage::Fetching(request));
                 self.on_request.inquiry = Some(Inquiry { stage, source });
             }
@@ -164,43 +162,43 @@ impl State {
             || self.writer.is_dirty()
     }
 
-    pub(super) fn config_map_fetched(&mut self, result: Result<Arc<Payload>, FetchError>, fx: &mut Vec<Effect>) {
+    pub(super) fn config_map_fetched(&mut self, result: Result<Arc<Payload>, FetchError>) {
         let Some(Inquiry { stage: Stage::Fetching(request), .. }) = self.on_request.inquiry.clone() else { return };
         match result {
             Ok(payload) => {
                 let source = payload.resolve(&request.reference);
                 if !request.is_for(&source) {
                     let why = format!("what is there is another version: {source}");
-                    return self.answer_request(PreflightResult::Inconclusive, &why, fx);
+                    return self.answer_request(PreflightResult::Inconclusive, &why);
                 }
                 let target = LoadTarget::Unassigned(source.clone(), payload);
-                self.ask_load(Asker::PreflightOnRequest, target, limits::STORE_DEADLINE, fx);
+                self.ask_load(Asker::PreflightOnRequest, target, limits::STORE_DEADLINE);
                 self.on_request.leaves_content = true;
                 self.on_request.inquiry = Some(Inquiry { stage: Stage::Loading, source });
             }
-            Err(FetchError { why, definite: true }) => self.answer_request(PreflightResult::Inconclusive, &why, fx),
-            Err(FetchError { why, definite: false }) => self.put_off(&why, fx),
+            Err(FetchError { why, definite: true }) => self.answer_request(PreflightResult::Inconclusive, &why),
+            Err(FetchError { why, definite: false }) => self.put_off(&why),
         }
     }
 
     /// It was rendered, or could not be.
-    pub(super) fn unassigned_loaded(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+    pub(super) fn unassigned_loaded(&mut self, result: Result<Rendered, RenderError>) {
         let Some(Inquiry { stage: Stage::Loading, source }) = self.on_request.inquiry.clone() else { return };
         match result {
             Ok(rendered) => {
                 let refused = self.refused_unjudged(source.clone(), &rendered);
                 self.on_request.inquiry = Some(Inquiry { stage: Stage::Judging(Box::new(rendered.clone())), source });
                 if let Some((result, why)) = refused {
-                    return self.answer_request(result, &why, fx);
+                    return self.answer_request(result, &why);
                 }
                 let request = |ticket| Effect::Preflight(ticket, rendered, Afterwards::Ends);
-                self.ask(Asker::PreflightOnRequest, limits::PREFLIGHT_DEADLINE, fx, request);
+                self.ask(Asker::PreflightOnRequest, limits::PREFLIGHT_DEADLINE, request);
             }
-            Err(RenderError::NoAnswer(why)) => self.put_off(&why, fx),
-            Err(RenderError::Load(why)) => self.answer_request(PreflightResult::Invalid, &why, fx),
-            Err(RenderError::Policy(why)) => self.answer_request(PreflightResult::PolicyRefused, &why, fx),
+            Err(RenderError::NoAnswer(why)) => self.put_off(&why),
+            Err(RenderError::Load(why)) => self.answer_request(PreflightResult::Invalid, &why),
+            Err(RenderError::Policy(why)) => self.answer_request(PreflightResult::PolicyRefused, &why),
             Err(RenderError::Checkpoint(why) | RenderError::Internal(why) | RenderError::Unfinished(why)) => {
-                self.answer_request(PreflightResult::Inconclusive, &why, fx);
+                self.answer_request(PreflightResult::Inconclusive, &why);
             }
         }
     }
@@ -222,32 +220,32 @@ impl State {
     }
 
     /// The kubelet's verdict.
-    pub(super) fn unassigned_judged(&mut self, verdict: Verdict, fx: &mut Vec<Effect>) {
+    pub(super) fn unassigned_judged(&mut self, verdict: Verdict) {
         let Some(Inquiry { stage: Stage::Judging(rendered), .. }) = self.on_request.inquiry.clone() else { return };
         match verdict {
-            Verdict::Load(why) | Verdict::Validate(why) => self.answer_request(PreflightResult::Invalid, &why, fx),
+            Verdict::Load(why) | Verdict::Validate(why) => self.answer_request(PreflightResult::Invalid, &why),
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
-                self.answer_request(PreflightResult::Inconclusive, &why, fx);
+                self.answer_request(PreflightResult::Inconclusive, &why);
             }
-            Verdict::Valid(remarks) => self.weigh_cost(&rendered, remarks.join("; "), fx),
+            Verdict::Valid(remarks) => self.weigh_cost(&rendered, remarks.join("; ")),
         }
     }
 
     /// What a kubelet accepts may still be refused: for hazards, or, once pods and supplies are known, for what it would cost.
-    fn weigh_cost(&mut self, rendered: &Rendered, remarks: String, fx: &mut Vec<Effect>) {
+    fn weigh_cost(&mut self, rendered: &Rendered, remarks: String) {
         if let Some((classes, why)) = self.refused_hazards(rendered) {
             let hazards = classes.into_iter().map(|class| class.label().to_owned()).collect();
             let status = PreflightStatus { hazards, ..self.finding(PreflightResult::Hazard, &why) };
-            return self.say(status, fx);
+            return self.say(status);
         }
         if self.running().digest.as_ref() == Some(&rendered.digest) {
-            return self.answer_request(PreflightResult::Valid, &remarks, fx);
+            return self.answer_request(PreflightResult::Valid, &remarks);
         }
         for (asker, query) in [
             (Asker::PodsOnRequest, Query::Pods),
             (Asker::PreflightOnRequest, Query::Environment(self.runtime_socket())),
         ] {
-            self.ask(asker, limits::FETCH_DEADLINE, fx, |ticket| Effect::Query(ticket, query));
+            self.ask(asker, limits::FETCH_DEADLINE, |ticket| Effect::Query(ticket, query));
         }
         if let Some(inquiry) = &mut self.on_request.inquiry {
             inquiry.stage = Stage::Observing(Box::new(rendered.clone()), Observed { remarks, ..Observed::default() });
@@ -255,23 +253,23 @@ impl State {
     }
 
     /// The pods of this node.
-    pub(super) fn unassigned_pods(&mut self, found: Option<PodInventory>, fx: &mut Vec<Effect>) {
+    pub(super) fn unassigned_pods(&mut self, found: Option<PodInventory>) {
         let Some(Inquiry { stage: Stage::Observing(_, observed), .. }) = &mut self.on_request.inquiry else { return };
         if found.is_none() {
-            return self.put_off("the pods of this node cannot be listed", fx);
+            return self.put_off("the pods of this node cannot be listed");
         }
         observed.pods = found;
-        self.answer_by_pods(fx);
+        self.answer_by_pods();
     }
 
     /// The node around the kubelet.
-    pub(super) fn unassigned_environment(&mut self, found: Environment, fx: &mut Vec<Effect>) {
+    pub(super) fn unassigned_environment(&mut self, found: Environment) {
         let Some(Inquiry { stage: Stage::Observing(_, observed), .. }) = &mut self.on_request.inquiry else { return };
         observed.supplies = Some(found.supplies);
-        self.answer_by_pods(fx);
+        self.answer_by_pods();
     }
 
-    fn answer_by_pods(&mut self, fx: &mut Vec<Effect>) {
+    fn answer_by_pods(&mut self) {
         let Some(Inquiry { stage: Stage::Observing(rendered, observed), .. }) = &self.on_request.inquiry else {
             return;
         };
@@ -289,13 +287,13 @@ impl State {
                 ..self.finding(PreflightResult::PodsLost, &why)
             },
         };
-        self.say(status, fx);
+        self.say(status);
     }
 
     /// Nobody could tell, for a reason that may pass.
-    fn put_off(&mut self, why: &str, fx: &mut Vec<Effect>) {
+    fn put_off(&mut self, why: &str) {
         if self.on_request.failures >= limits::PREFLIGHT_REQUEST_TRIES {
-            return self.answer_request(PreflightResult::Inconclusive, why, fx);
+            return self.answer_request(PreflightResult::Inconclusive, why);
         }
         let pause = backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.on_request.failures);
         self.on_request.failures += 1;
@@ -303,9 +301,9 @@ impl State {
         self.on_request.inquiry = None;
     }
 
-    fn answer_request(&mut self, result: PreflightResult, why: &str, fx: &mut Vec<Effect>) {
+    fn answer_request(&mut self, result: PreflightResult, why: &str) {
         let status = self.finding(result, why);
-        self.say(status, fx);
+        self.say(status);
     }
 
     /// An answer, with what is known of what was judged.
@@ -323,9 +321,9 @@ impl State {
         status
     }
 
-    fn say(&mut self, status: PreflightStatus, fx: &mut Vec<Effect>) {
+    fn say(&mut self, status: PreflightStatus) {
         let (request, result) = (&status.request, status.result.as_str());
-        log(fx, Level::Info, format!("asked to judge {request}: {result}"));
+        self.log(Level::Info, format!("asked to judge {request}: {result}"));
         (self.on_request.answer, self.on_request.inquiry, self.on_request.failures) = (Some(status), None, 0);
     }
 }

@@ -16,7 +16,7 @@ type Executed = Result<(Records, Execution), String>;
 
 impl State {
     /// Carries out what waits, one by one.
-    pub(super) fn tick_commands(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_commands(&mut self) {
         while let Some((number, command)) = self.commands.front().cloned() {
             let result = match self.unable() {
                 Some(why) => Err(why),
@@ -25,11 +25,11 @@ impl State {
             };
             self.commands.pop_front();
             match result {
-                Ok((records, execution)) => self.propose(records, Proposal::Command(Some(number), execution), fx),
-                Err(why) => fx.push(Effect::Answer(number, Err(why))),
+                Ok((records, execution)) => self.propose(records, Proposal::Command(Some(number), execution)),
+                Err(why) => self.effects.push(Effect::Answer(number, Err(why))),
             }
         }
-        self.tick_annotations(fx);
+        self.tick_annotations();
     }
 
     /// Why no command can be taken now.
@@ -217,28 +217,22 @@ impl State {
     }
 
     /// A command is durable, or could not be recorded.
-    pub(super) fn command_recorded(
-        &mut self,
-        number: Option<u64>,
-        execution: Execution,
-        result: &Result<(), String>,
-        fx: &mut Vec<Effect>,
-    ) {
+    pub(super) fn command_recorded(&mut self, number: Option<u64>, execution: Execution, result: &Result<(), String>) {
         if let Some(number) = number {
-            fx.push(Effect::Answer(number, result.clone().map(|()| execution.answer.clone())));
+            self.effects.push(Effect::Answer(number, result.clone().map(|()| execution.answer.clone())));
         }
         if result.is_err() {
             return; // an annotation is still there
         }
         if let Some(message) = execution.message {
             let about = execution.about.as_ref().map(|version| &version.source);
-            fx.push(Effect::Emit(events::operated(execution.reason, about, message)));
+            self.emit(events::operated(execution.reason, about, message));
         }
         match execution.reason {
-            EventReason::Confirmed if self.records().phase == Phase::Settled => self.proven(fx),
+            EventReason::Confirmed if self.records().phase == Phase::Settled => self.proven(),
             EventReason::RolledBack => {
                 if let Some(version) = execution.about {
-                    self.report_rollback(&version, Failure::Operator, REQUESTED, fx);
+                    self.report_rollback(&version, Failure::Operator, REQUESTED);
                 }
             }
             EventReason::Retried => {
@@ -259,7 +253,7 @@ impl State {
     }
 
     /// The Node's annotations: the same as the commands, for one version, through the API server.
-    fn tick_annotations(&mut self, fx: &mut Vec<Effect>) {
+    fn tick_annotations(&mut self) {
         let known = *self.sync.assignment() != Assignment::Unknown && *self.process.kubelet() != Kubelet::NotBegun;
         if !known || !self.writer.is_idle() || self.process.is_leaving() {
             return;
@@ -272,7 +266,7 @@ impl State {
             }
             self.sync.note_retry(self.now);
         }
-        self.propose(records, proposal, fx);
+        self.propose(records, proposal);
     }
 }
 

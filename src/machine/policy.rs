@@ -1,7 +1,6 @@
 //! The node's policy: one place where a candidate is admitted, and what is known of the policy beside what runs.
 
 use super::asks::Asker;
-use super::io::{Effect, log};
 use super::model::{Moment, RenderError, Rendered, later};
 use super::records::{Attempt, Records, Version};
 use super::{Level, State, events, limits};
@@ -85,8 +84,8 @@ impl State {
     }
 
     /// The one place where a candidate is admitted: rendered, and not judged by the kubelet yet. True if it is not.
-    pub(super) fn refuse_by_policy(&mut self, version: &Version, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
-        self.note_policy(&rendered.admission.policy, fx);
+    pub(super) fn refuse_by_policy(&mut self, version: &Version, rendered: &Rendered) -> bool {
+        self.note_policy(&rendered.admission.policy);
         // The same name may have other bytes: an API server can lie.
         if self.is_taken_up(&version.source) && self.running().digest.as_ref() == Some(&rendered.digest) {
             return false;
@@ -96,17 +95,17 @@ impl State {
             return true;
         }
         let Some(why) = self.refusal_by_policy(rendered) else { return false };
-        self.reject_by_policy(&version.source, &why, fx);
+        self.reject_by_policy(&version.source, &why);
         true
     }
 
     /// The same of what was refused as it is, unread.
-    pub(super) fn refuse_unread(&mut self, source: &Source, why: &str, fx: &mut Vec<Effect>) {
-        self.note_policy(&PolicyState::InForce, fx);
+    pub(super) fn refuse_unread(&mut self, source: &Source, why: &str) {
+        self.note_policy(&PolicyState::InForce);
         if self.is_taken_up(source) {
             return self.end_change(source);
         }
-        self.reject_by_policy(source, why, fx);
+        self.reject_by_policy(source, why);
     }
 
     pub(super) fn refusal_by_policy(&self, rendered: &Rendered) -> Option<String> {
@@ -146,28 +145,23 @@ impl State {
     }
 
     /// What the policy said of what is about to run.
-    pub(super) fn policy_at_start(
-        &mut self,
-        version: Option<&Version>,
-        admission: Option<&Admission>,
-        fx: &mut Vec<Effect>,
-    ) {
+    pub(super) fn policy_at_start(&mut self, version: Option<&Version>, admission: Option<&Admission>) {
         if let Some(admission) = admission {
-            self.note_policy(&admission.policy, fx);
+            self.note_policy(&admission.policy);
         }
-        self.note_violation(version, admission.and_then(Violation::of), fx);
+        self.note_violation(version, admission.and_then(Violation::of));
     }
 
-    fn note_violation(&mut self, version: Option<&Version>, forbids: Option<Violation>, fx: &mut Vec<Effect>) {
+    fn note_violation(&mut self, version: Option<&Version>, forbids: Option<Violation>) {
         if let Some(violation) = forbids.as_ref().filter(|_| forbids != self.policy.forbids) {
             let source = version.map(|version| &version.source);
-            fx.push(Effect::Emit(events::forbidden(source, &violation.why, violation.then())));
+            self.emit(events::forbidden(source, &violation.why, violation.then()));
         }
         self.policy.forbids = forbids;
     }
 
     /// Asks what the policy says of what runs.
-    pub(super) fn tick_policy(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_policy(&mut self) {
         let due = self.is_time_to_ask(Asker::Policy, self.policy.due);
         let now = !self.is_verified_soon() || !self.policy.is_read;
         let can = self.process.run().is_some() && !self.process.is_leaving() && now;
@@ -175,15 +169,15 @@ impl State {
             return;
         }
         self.policy.due = None;
-        self.ask_load(Asker::Policy, Version::load_target(self.active()), limits::STORE_DEADLINE, fx);
+        self.ask_load(Asker::Policy, Version::load_target(self.active()), limits::STORE_DEADLINE);
     }
 
     /// The answer to that.
-    pub(super) fn policy_judged(&mut self, result: Result<Rendered, RenderError>, fx: &mut Vec<Effect>) {
+    pub(super) fn policy_judged(&mut self, result: Result<Rendered, RenderError>) {
         let forbids = match result {
             Ok(rendered) if Some(&rendered.digest) != self.running().digest.as_ref() => return, // another one by now
             Ok(rendered) => {
-                self.note_policy(&rendered.admission.policy, fx);
+                self.note_policy(&rendered.admission.policy);
                 Violation::of(&rendered.admission)
             }
             Err(RenderError::Policy(why)) => Some(Violation { why, starts: false }),
@@ -194,7 +188,7 @@ impl State {
             Err(_) => return,
         };
         let version = self.active().cloned();
-        self.note_violation(version.as_ref(), forbids, fx);
+        self.note_violation(version.as_ref(), forbids);
     }
 
     /// True until the policy was read for the first time: a kubelet that is gone on with was started by another worker.
@@ -202,7 +196,7 @@ impl State {
         !self.policy.is_read && self.asks.is_open(Asker::Policy)
     }
 
-    fn note_policy(&mut self, policy: &PolicyState, fx: &mut Vec<Effect>) {
+    fn note_policy(&mut self, policy: &PolicyState) {
         self.policy.is_read = true;
         if self.policy.known == *policy {
             return;
@@ -210,19 +204,16 @@ impl State {
         self.policy.known = policy.clone();
         let line = match policy {
             PolicyState::Unreadable(why) => {
-                return log(
-                    fx,
-                    Level::Warn,
-                    format!("the node's policy cannot be used, nothing new is taken up: {why}"),
-                );
+                return self
+                    .log(Level::Warn, format!("the node's policy cannot be used, nothing new is taken up: {why}"));
             }
             PolicyState::AbsentUnguarded(why) => {
-                return log(fx, Level::Warn, format!("the node has no policy, and none could be used: {why}"));
+                return self.log(Level::Warn, format!("the node has no policy, and none could be used: {why}"));
             }
             PolicyState::InForce => "the node's policy is in force",
             PolicyState::Absent => "the node has no policy: what is assigned is taken up",
         };
-        log(fx, Level::Info, line);
+        self.log(Level::Info, line);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The kubelet's process: starts, exits, stops, and the pauses between.
 
 use super::evidence::Query;
-use super::io::{Effect, log, no_answer};
+use super::io::{Effect, no_answer};
 use super::model::{Exit, KubeletId, Moment, Rendered, RestartCause, RunId, StartedKubelet, later};
 use super::records::{RunningConfig, Started, Version};
 use super::{Counter, Level, Run, State, limits};
@@ -197,8 +197,8 @@ impl State {
     }
 
     /// Starts the kubelet with this.
-    pub(super) fn start(&mut self, version: Option<Version>, rendered: Option<Rendered>, fx: &mut Vec<Effect>) {
-        self.policy_at_start(version.as_ref(), rendered.as_ref().map(|rendered| &rendered.admission), fx);
+    pub(super) fn start(&mut self, version: Option<Version>, rendered: Option<Rendered>) {
+        self.policy_at_start(version.as_ref(), rendered.as_ref().map(|rendered| &rendered.admission));
         let before = (&self.process.running.version, &self.process.running.digest);
         let given = rendered.clone().filter(|_| version.is_some()).map(Box::new);
         let next = rendered.map_or_else(RunningConfig::default, |rendered| RunningConfig::new(version, rendered));
@@ -209,7 +209,7 @@ impl State {
                 (_, true) if !switched => RestartCause::Exit,
                 _ => self.restart_cause(&next.version),
             };
-            fx.push(Effect::Count(Counter::Restart(cause)));
+            self.count(Counter::Restart(cause));
         }
         if switched && !self.process.exited {
             self.process.crashes = 0; // what takes the place of one that ended may end for the same reason
@@ -223,15 +223,15 @@ impl State {
         }
         self.await_start();
         self.standby.forget();
-        fx.push(Effect::Start(given));
+        self.effects.push(Effect::Start(given));
     }
 
     /// Goes on with the kubelet that a worker before us left.
-    pub(super) fn go_on(&mut self, started: Started, fx: &mut Vec<Effect>) {
+    pub(super) fn go_on(&mut self, started: Started) {
         self.forget_last_run();
         (self.process.running, self.process.started) = (started.config, Some(started.kubelet));
         self.await_start();
-        fx.push(Effect::GoOn(started.run));
+        self.effects.push(Effect::GoOn(started.run));
     }
 
     fn await_start(&mut self) {
@@ -254,7 +254,7 @@ impl State {
         }
     }
 
-    pub(super) fn started(&mut self, result: Result<StartedKubelet, String>, fx: &mut Vec<Effect>) {
+    pub(super) fn started(&mut self, result: Result<StartedKubelet, String>) {
         if self.process.kubelet != Kubelet::Starting {
             return;
         }
@@ -268,21 +268,21 @@ impl State {
                 self.begin_progress();
                 let what = if adopted { "the kubelet goes on" } else { "kubelet started" };
                 let name = Version::name(self.active());
-                log(fx, Level::Info, format!("{what}, pid {}, with {name}", id.pid));
+                self.log(Level::Info, format!("{what}, pid {}, with {name}", id.pid));
                 if self.is_observing() {
-                    self.query(Query::Lease, fx);
+                    self.query(Query::Lease);
                 }
-                self.collect(fx);
+                self.collect();
                 self.local_files_started();
                 if self.process.leaving {
-                    self.stop(fx);
+                    self.stop();
                 }
             }
             Err(why) => {
-                log(fx, Level::Warn, format!("the kubelet could not be started: {why}"));
+                self.log(Level::Warn, format!("the kubelet could not be started: {why}"));
                 self.process.starts = self.process.starts.max(1);
-                self.miss_former(fx);
-                self.wait_for_restart(fx);
+                self.miss_former();
+                self.wait_for_restart();
             }
         }
     }
@@ -309,43 +309,42 @@ impl State {
     }
 
     /// SIGTERM now; the port kills it after [`limits::STOP_GRACE`].
-    pub(super) fn stop(&mut self, fx: &mut Vec<Effect>) {
-        self.end_by(Effect::Stop, fx);
+    pub(super) fn stop(&mut self) {
+        self.end_by(Effect::Stop);
     }
 
     /// The same for one that hangs, by SIGQUIT.
-    pub(super) fn dump_and_stop(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn dump_and_stop(&mut self) {
         self.process.hung = true;
-        self.end_by(Effect::DumpStacks, fx);
+        self.end_by(Effect::DumpStacks);
     }
 
-    fn end_by(&mut self, signal: Effect, fx: &mut Vec<Effect>) {
+    fn end_by(&mut self, signal: Effect) {
         // Whom we end does not end by itself, and is not gone on with.
         let known = self.records().started.is_some();
         self.writer.learn(|records| records.started = None);
         if self.forget_progress() || known {
             self.writer.write_soon();
         }
-        fx.push(signal);
+        self.effects.push(signal);
         self.process.kubelet = Kubelet::Stopping;
     }
 
-    pub(super) fn exited(&mut self, exit: Exit, fx: &mut Vec<Effect>) {
+    pub(super) fn exited(&mut self, exit: Exit) {
         let (leaving, now) = (self.process.leaving, self.now);
         self.hurry_next();
         if self.process.former.take().is_some() {
-            log(fx, Level::Warn, format!("the kubelet ended before it was gone on with: {exit}"));
-            self.miss_former(fx);
+            self.log(Level::Warn, format!("the kubelet ended before it was gone on with: {exit}"));
+            self.miss_former();
             self.begin_without_former();
         }
         match self.process.kubelet.clone() {
-            Kubelet::Stopping | Kubelet::Running(_) if leaving => self.leave(fx),
+            Kubelet::Stopping | Kubelet::Running(_) if leaving => self.leave(),
             Kubelet::Stopping => self.process.kubelet = Kubelet::Waiting { until: now },
             Kubelet::Running(run) => {
                 let ran = now.since(run.started);
                 let seconds = ran.as_secs_f64();
-                log(
-                    fx,
+                self.log(
                     Level::Warn,
                     format!("the kubelet (pid {}) ended by itself after {seconds:.1} s: {exit}", run.id.pid),
                 );
@@ -357,8 +356,8 @@ impl State {
                 if !run.is_ready() {
                     self.launch.forget_state_files();
                 }
-                if !self.note_exit(&run, exit, fx) {
-                    self.wait_for_restart(fx);
+                if !self.note_exit(&run, exit) {
+                    self.wait_for_restart();
                 }
             }
             Kubelet::NotBegun | Kubelet::Starting | Kubelet::Waiting { .. } | Kubelet::Gone => {}
@@ -366,12 +365,12 @@ impl State {
     }
 
     /// The pause before the next start.
-    pub(super) fn wait_for_restart(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn wait_for_restart(&mut self) {
         if self.process.leaving {
-            return self.leave(fx);
+            return self.leave();
         }
         // Where the system is going down nothing is started again: the answer comes within the pause.
-        self.query(Query::Environment(self.runtime_socket()), fx);
+        self.query(Query::Environment(self.runtime_socket()));
         let quick = self.suspended().is_none() && self.is_judged();
         let pause = if quick {
             limits::BACKOFF_TRIAL
@@ -382,30 +381,30 @@ impl State {
         self.process.kubelet = Kubelet::Waiting { until: later(self.now, pause) };
     }
 
-    pub(super) fn tick_process(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_process(&mut self) {
         match self.process.kubelet {
             Kubelet::Starting if self.process.answer_by.is_some_and(|at| self.now >= at) => {
-                self.started(Err(no_answer(limits::START_DEADLINE)), fx);
+                self.started(Err(no_answer(limits::START_DEADLINE)));
             }
             Kubelet::Waiting { until } if self.now >= until && self.is_going_down() => {
                 // Its SIGTERM is on the way to us. If not, systemd says so at the next observation.
                 self.process.kubelet = Kubelet::Waiting { until: later(self.now, limits::QUERY_INTERVAL) };
-                self.query(Query::Environment(self.runtime_socket()), fx);
+                self.query(Query::Environment(self.runtime_socket()));
             }
             _ => {}
         }
     }
 
-    pub(super) fn shutdown(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn shutdown(&mut self) {
         if self.process.leaving {
             return;
         }
         self.process.leaving = true;
         self.give_try_back();
         match self.process.kubelet {
-            Kubelet::Running(_) => self.stop(fx),
-            Kubelet::NotBegun | Kubelet::Waiting { .. } if self.process.former.is_some() => self.stop(fx),
-            Kubelet::NotBegun | Kubelet::Waiting { .. } => self.leave(fx),
+            Kubelet::Running(_) => self.stop(),
+            Kubelet::NotBegun | Kubelet::Waiting { .. } if self.process.former.is_some() => self.stop(),
+            Kubelet::NotBegun | Kubelet::Waiting { .. } => self.leave(),
             // These end in `started` and `exited`, which leave.
             Kubelet::Starting | Kubelet::Stopping | Kubelet::Gone => {}
         }
@@ -413,18 +412,18 @@ impl State {
 
     /// Another worker takes over: the kubelet is not touched, and what was seen of it is kept. One that is told to leave does
     /// that.
-    pub(super) fn retire(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn retire(&mut self) {
         if !self.process.leaving {
             self.note_progress();
             self.process.leaving = true;
-            self.leave(fx);
+            self.leave();
         }
     }
 
     /// The supervisor ends.
-    pub(super) fn leave(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn leave(&mut self) {
         self.process.kubelet = Kubelet::Gone;
-        self.writer.flush(&mut self.asks, self.now, fx);
-        fx.push(Effect::Quit);
+        self.writer.flush(&mut self.asks, self.now, &mut self.effects);
+        self.effects.push(Effect::Quit);
     }
 }

@@ -1,7 +1,6 @@
 //! When the status is published: at rest. What lasts for milliseconds on the way from one state to the next is no news.
 //! And the promise of its error's text, that the log has more.
 
-use super::io::{Effect, log};
 use super::model::{Moment, later};
 use super::{Kubelet, Level, State, limits};
 
@@ -25,7 +24,7 @@ impl State {
 
     /// "See Kubelet log for details": the identical text is in the journal, with the details, as native's was in the kubelet's log
     /// (website, reconfigure-kubelet.md, v1.11 to v1.23).
-    pub(super) fn log_error(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn log_error(&mut self) {
         if !self.is_status_due() {
             return; // no news, as for the status
         }
@@ -34,7 +33,7 @@ impl State {
             return;
         }
         if let Some((text, why)) = &error {
-            log(fx, Level::Warn, format!("{text}: {why}"));
+            self.log(Level::Warn, format!("{text}: {why}"));
         }
         self.logged_error = error;
     }

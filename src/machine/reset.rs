@@ -10,7 +10,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::evidence::Failure;
-use super::io::{Effect, log};
 use super::model::{Moment, later};
 use super::proposal::Proposal;
 use super::records::{Phase, Records, Version};
@@ -70,7 +69,7 @@ impl State {
     }
 
     /// The kubelet ended by itself, or while no worker watched it; the local files are tried, or this runs in their place.
-    pub(super) fn count_exit_after_reset(&mut self, ran: Option<&Version>, how: &str, fx: &mut Vec<Effect>) {
+    pub(super) fn count_exit_after_reset(&mut self, ran: Option<&Version>, how: &str) {
         let is_local = ran.is_none();
         let Some(reset) = self.records().reset.clone().filter(|_| self.records().pin.is_none()) else { return };
         let in_place = self.records().in_place_of_local();
@@ -84,7 +83,7 @@ impl State {
         match (is_over, is_local) {
             (true, true) => {
                 let why = format!("the kubelet ended {exits} times with it, last {how}");
-                self.local_failed(Failure::Exits, why, fx);
+                self.local_failed(Failure::Exits, why);
             }
             (true, false) => self.try_local_again(),
             (false, _) => {
@@ -94,13 +93,13 @@ impl State {
         }
     }
 
-    fn local_failed(&mut self, failure: Failure, why: String, fx: &mut Vec<Effect>) {
+    fn local_failed(&mut self, failure: Failure, why: String) {
         let Some(reset) = self.records().reset.clone() else { return };
-        fx.push(Effect::Count(Counter::Rollback(failure)));
-        fx.push(Effect::Emit(events::rolled_back(None, Some(&reset.before.source), &why)));
+        self.count(Counter::Rollback(failure));
+        self.emit(events::rolled_back(None, Some(&reset.before.source), &why));
         let failures = reset.failures.saturating_add(1);
         let reset = Some(Reset { exits: 0, failures, failed: Some(why), ..reset });
-        self.apply_now(Records { reset, ..self.records().clone() }, fx);
+        self.apply_now(Records { reset, ..self.records().clone() });
         self.reconsider();
     }
 
@@ -113,19 +112,19 @@ impl State {
     }
 
     /// The local files have failed, or are proven.
-    pub(super) fn tick_reset(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_reset(&mut self) {
         let Some(run) = self.run_after_reset() else { return };
         let (ready, started) = (run.ready_at, run.started);
         let is_open = self.records().in_place_of_local().is_none();
         if is_open && ready.is_none() && self.now.since(started) >= self.settings.start_timeout {
             let seconds = self.settings.start_timeout.as_secs();
-            self.local_failed(Failure::StartTimeout, format!("the kubelet gave no READY=1 within {seconds} s"), fx);
+            self.local_failed(Failure::StartTimeout, format!("the kubelet gave no READY=1 within {seconds} s"));
         } else if ready.is_some_and(|at| self.now.since(at) >= self.settings.trial_duration)
             && self.lives()
             && self.writer.is_idle()
         {
-            log(fx, Level::Info, "the kubelet lives with its local configuration");
-            self.propose(Records { reset: None, ..self.records().clone() }, Proposal::Note, fx);
+            self.log(Level::Info, "the kubelet lives with its local configuration");
+            self.propose(Records { reset: None, ..self.records().clone() }, Proposal::Note);
         }
     }
 

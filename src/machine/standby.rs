@@ -29,7 +29,7 @@ impl State {
     }
 
     /// Ends a standby that is not what is started next.
-    pub(super) fn tick_standby(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_standby(&mut self) {
         let is_wanted = |(digest, binary): &(Digest, KubeletId)| {
             let switches = self.running().digest.as_ref() != Some(digest)
                 && self.desired().is_some_and(|version| version.has_content(digest));
@@ -41,7 +41,7 @@ impl State {
         };
         if self.standby.0.as_ref().is_some_and(|standby| !is_wanted(standby)) {
             self.standby.forget();
-            fx.push(Effect::DiscardStandby);
+            self.effects.push(Effect::DiscardStandby);
         }
     }
 }

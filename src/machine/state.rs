@@ -22,7 +22,7 @@ use super::records::{Phase, Records, RunningConfig, Version};
 use super::standby::Standby;
 use super::sync::ConfigSync;
 use super::trial::Trial;
-use super::{Kubelet, Level, Run, Settings, limits};
+use super::{Counter, Kubelet, Level, Run, Settings, events, limits};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::status::SyncError;
 
@@ -75,6 +75,8 @@ pub struct State {
     pub(super) moving_since: Option<Moment>,
     /// Which worker of the supervisor this is; 0: none has begun.
     pub(super) worker: u64,
+    /// What this step asks for.
+    pub(super) effects: Vec<Effect>,
 }
 
 impl State {
@@ -94,7 +96,6 @@ impl State {
 
     /// Takes one step.
     pub fn step(&mut self, input: Input, now: Moment) -> Vec<Effect> {
-        let mut fx = Vec::new();
         self.advance(now);
         if let Input::Loaded(ticket, id, result) = &input {
             self.process.note_kubelet(id.clone());
@@ -103,40 +104,40 @@ impl State {
             }
         }
         match input.ticket().map(|ticket| self.asks.answered(ticket, self.now)) {
-            None => self.note(input, &mut fx),
-            Some(Some(asker)) => self.answer(asker, input, &mut fx),
+            None => self.note(input),
+            Some(Some(asker)) => self.answer(asker, input),
             Some(None) => {
                 if let Input::PreflightDone(ticket, verdict) = input {
-                    self.late_verdict(ticket, verdict, &mut fx);
+                    self.late_verdict(ticket, verdict);
                 } // nobody waits for anything else
             }
         }
         while let Some((asker, answer)) = self.asks.unanswered(self.now) {
-            self.answer(asker, answer, &mut fx);
+            self.answer(asker, answer);
         }
-        self.count_trial(&mut fx); // as the input left it: it may be over within this step
-        self.reconcile(&mut fx);
-        self.count_trial(&mut fx);
-        self.log_error(&mut fx);
-        fx
+        self.count_trial(); // as the input left it: it may be over within this step
+        self.reconcile();
+        self.count_trial();
+        self.log_error();
+        std::mem::take(&mut self.effects)
     }
 
     /// What happened without our asking.
-    fn note(&mut self, input: Input, fx: &mut Vec<Effect>) {
+    fn note(&mut self, input: Input) {
         match input {
-            Input::Boot(beginning) => self.boot(beginning, fx),
+            Input::Boot(beginning) => self.boot(beginning),
             Input::NodeName(name) => self.node_named(name),
             Input::PolicyChanged => self.policy_changed(),
             Input::ClockSet => self.clock_set(),
             Input::AssignedByLabels(by_labels) => self.assigned_by_labels(by_labels),
-            Input::Node(assignment) => self.node_assignment(assignment, fx),
+            Input::Node(assignment) => self.node_assignment(assignment),
             Input::ConfigMap(payload) => self.config_map_seen(payload),
             Input::ConfigMapFailed { why, definite } => self.config_map_failed(why, definite),
             Input::StoreTouched => self.store_touched(),
             Input::LocalFilesTouched => self.local_files_touched(),
-            Input::Started(result) => self.started(result, fx),
-            Input::Ready => self.ready(fx),
-            Input::Exited(exit) => self.exited(exit, fx),
+            Input::Started(result) => self.started(result),
+            Input::Ready => self.ready(),
+            Input::Exited(exit) => self.exited(exit),
             Input::Watchdog => self.watchdog_pinged(),
             Input::NodeObserved(readiness) => self.node_observed(readiness),
             Input::NodeAnnotations { retry, confirm } => self.node_annotations(retry, confirm),
@@ -146,15 +147,15 @@ impl State {
             Input::Operator(number, command) => self.commands.push_back((number, command)),
             Input::Appended(entry, result) => {
                 if let Err(why) = result {
-                    log(fx, Level::Warn, format!("the history cannot be written: {why}"));
+                    self.log(Level::Warn, format!("the history cannot be written: {why}"));
                 }
                 if !entry.local {
-                    fx.push(Effect::Send(entry));
+                    self.effects.push(Effect::Send(entry));
                 }
             }
-            Input::Reported(number) => fx.push(Effect::Store(StoreRequest::Reported(number))),
-            Input::Shutdown => self.shutdown(fx),
-            Input::Retire => self.retire(fx),
+            Input::Reported(number) => self.effects.push(Effect::Store(StoreRequest::Reported(number))),
+            Input::Shutdown => self.shutdown(),
+            Input::Retire => self.retire(),
             Input::Tick => {}
             // Answers, which have a ticket.
             Input::RecordsRead(..)
@@ -174,35 +175,35 @@ impl State {
     }
 
     /// An answer, to the one who asked.
-    fn answer(&mut self, asker: Asker, answer: Input, fx: &mut Vec<Effect>) {
+    fn answer(&mut self, asker: Asker, answer: Input) {
         match (asker, answer) {
-            (Asker::Records, Input::RecordsRead(_, stored, id)) => self.records_read(*stored, id, fx),
+            (Asker::Records, Input::RecordsRead(_, stored, id)) => self.records_read(*stored, id),
             (Asker::Writer, Input::Recorded(_, result)) => {
-                if let Some((proposal, result)) = self.writer.recorded(result, self.now, fx) {
-                    self.recorded(proposal, result, fx);
+                if let Some((proposal, result)) = self.writer.recorded(result, self.now, &mut self.effects) {
+                    self.recorded(proposal, result);
                 }
             }
-            (Asker::Drift, Input::Verified(_, found)) => self.verified(found, fx),
-            (Asker::Policy, Input::Loaded(_, _, result)) => self.policy_judged(result, fx),
-            (Asker::LocalFiles, Input::Loaded(_, _, result)) => self.local_files_read(result, fx),
+            (Asker::Drift, Input::Verified(_, found)) => self.verified(found),
+            (Asker::Policy, Input::Loaded(_, _, result)) => self.policy_judged(result),
+            (Asker::LocalFiles, Input::Loaded(_, _, result)) => self.local_files_read(result),
             (Asker::Learning, Input::Loaded(_, _, result)) => self.learned(result),
-            (Asker::Start, Input::Loaded(ticket, _, result)) => self.next_loaded(ticket, result, fx),
-            (Asker::Start, Input::PreflightDone(_, verdict)) => self.next_verdict(verdict, fx),
-            (Asker::StateFiles, Input::StateFilesSwapped(_, result)) => self.state_files_swapped(result, fx),
-            (Asker::Change, Input::Saved(_, result)) => self.checkpoint_saved(result, fx),
-            (Asker::Change, Input::Loaded(_, _, result)) => self.change_loaded(result, fx),
-            (Asker::Change, Input::PreflightDone(_, verdict)) => self.change_verdict(verdict, fx),
-            (Asker::PreflightOnRequest, Input::ConfigMapFetched(_, result)) => self.config_map_fetched(result, fx),
-            (Asker::PreflightOnRequest, Input::Loaded(_, _, result)) => self.unassigned_loaded(result, fx),
-            (Asker::PreflightOnRequest, Input::PreflightDone(_, verdict)) => self.unassigned_judged(verdict, fx),
-            (Asker::PreflightOnRequest, Input::EnvironmentObserved(_, found)) => self.unassigned_environment(found, fx),
-            (Asker::PodsOnRequest, Input::PodsObserved(_, found)) => self.unassigned_pods(found, fx),
-            (Asker::HungLoad, Input::Loaded(_, _, result)) => self.hung_loaded(&result, fx),
-            (Asker::HungProbe, Input::Probed(_, is_ok)) => self.healthz_observed(is_ok, fx),
-            (Asker::Observed(_), Input::Probed(_, is_ok)) => self.probed(is_ok, fx),
-            (Asker::Observed(_), Input::LeaseObserved(_, lease)) => self.lease_observed(&lease, fx),
+            (Asker::Start, Input::Loaded(ticket, _, result)) => self.next_loaded(ticket, result),
+            (Asker::Start, Input::PreflightDone(_, verdict)) => self.next_verdict(verdict),
+            (Asker::StateFiles, Input::StateFilesSwapped(_, result)) => self.state_files_swapped(result),
+            (Asker::Change, Input::Saved(_, result)) => self.checkpoint_saved(result),
+            (Asker::Change, Input::Loaded(_, _, result)) => self.change_loaded(result),
+            (Asker::Change, Input::PreflightDone(_, verdict)) => self.change_verdict(verdict),
+            (Asker::PreflightOnRequest, Input::ConfigMapFetched(_, result)) => self.config_map_fetched(result),
+            (Asker::PreflightOnRequest, Input::Loaded(_, _, result)) => self.unassigned_loaded(result),
+            (Asker::PreflightOnRequest, Input::PreflightDone(_, verdict)) => self.unassigned_judged(verdict),
+            (Asker::PreflightOnRequest, Input::EnvironmentObserved(_, found)) => self.unassigned_environment(found),
+            (Asker::PodsOnRequest, Input::PodsObserved(_, found)) => self.unassigned_pods(found),
+            (Asker::HungLoad, Input::Loaded(_, _, result)) => self.hung_loaded(&result),
+            (Asker::HungProbe, Input::Probed(_, is_ok)) => self.healthz_observed(is_ok),
+            (Asker::Observed(_), Input::Probed(_, is_ok)) => self.probed(is_ok),
+            (Asker::Observed(_), Input::LeaseObserved(_, lease)) => self.lease_observed(&lease),
             (Asker::Observed(_), Input::PodsObserved(_, found)) => self.pods_observed(found),
-            (Asker::Observed(_), Input::EnvironmentObserved(_, found)) => self.environment_observed(found, fx),
+            (Asker::Observed(_), Input::EnvironmentObserved(_, found)) => self.environment_observed(found),
             (Asker::Observed(_), Input::StreamsObserved(_, streams)) => self.streams_observed(streams),
             _ => {} // not what was asked for
         }
@@ -220,24 +221,24 @@ impl State {
     }
 
     /// Starts everything that is due now.
-    fn reconcile(&mut self, fx: &mut Vec<Effect>) {
-        self.tick_reading(fx);
-        self.tick_process(fx);
-        self.tick_trial(fx);
-        self.tick_reset(fx);
-        self.tick_hung(fx);
-        self.tick_commands(fx);
-        self.tick_change(fx);
-        self.tick_learning(fx);
-        self.tick_tries(fx);
-        self.tick_launch(fx);
-        self.tick_writer(fx);
-        self.tick_drift(fx);
-        self.tick_policy(fx);
-        self.tick_on_request(fx);
-        self.tick_local_files(fx);
-        self.tick_standby(fx);
-        self.tick_watchdog(fx);
+    fn reconcile(&mut self) {
+        self.tick_reading();
+        self.tick_process();
+        self.tick_trial();
+        self.tick_reset();
+        self.tick_hung();
+        self.tick_commands();
+        self.tick_change();
+        self.tick_learning();
+        self.tick_tries();
+        self.tick_launch();
+        self.tick_writer();
+        self.tick_drift();
+        self.tick_policy();
+        self.tick_on_request();
+        self.tick_local_files();
+        self.tick_standby();
+        self.tick_watchdog();
         self.note_motion();
     }
 
@@ -270,45 +271,54 @@ impl State {
         due.into_iter().map(|at| at.boot).filter(|at| *at > self.now.boot).min()
     }
 
-    fn tick_writer(&mut self, fx: &mut Vec<Effect>) {
+    fn tick_writer(&mut self) {
         if *self.process.kubelet() == Kubelet::NotBegun {
             return; // what is on record is not known yet
         }
-        self.writer.write(&mut self.asks, self.now, fx);
+        self.writer.write(&mut self.asks, self.now, &mut self.effects);
     }
 
     /// Has these records written; what follows is done by [`Self::recorded`].
-    pub(super) fn propose(&mut self, records: Records, proposal: Proposal, fx: &mut Vec<Effect>) {
-        self.writer.propose(records, proposal, &mut self.asks, self.now, fx);
+    pub(super) fn propose(&mut self, records: Records, proposal: Proposal) {
+        self.writer.propose(records, proposal, &mut self.asks, self.now, &mut self.effects);
     }
 
     /// A proposal is durable, or could not be recorded.
-    fn recorded(&mut self, proposal: Proposal, result: Result<(), String>, fx: &mut Vec<Effect>) {
+    fn recorded(&mut self, proposal: Proposal, result: Result<(), String>) {
         match proposal {
             Proposal::Switch | Proposal::Adopt | Proposal::Reset | Proposal::Reject => {
-                self.change_recorded(&proposal, result, fx);
+                self.change_recorded(&proposal, result);
             }
-            Proposal::Command(number, execution) => self.command_recorded(number, execution, &result, fx),
-            Proposal::Prove if result.is_ok() => self.proven(fx),
-            Proposal::AwaitConfirmation if result.is_ok() => self.awaits_confirmation(fx),
+            Proposal::Command(number, execution) => self.command_recorded(number, execution, &result),
+            Proposal::Prove if result.is_ok() => self.proven(),
+            Proposal::AwaitConfirmation if result.is_ok() => self.awaits_confirmation(),
             Proposal::Prove | Proposal::AwaitConfirmation | Proposal::Note => {}
         }
     }
 
     /// Asks; the answer counts if it comes within that time.
-    pub(super) fn ask(
-        &mut self,
-        asker: Asker,
-        patience: Duration,
-        fx: &mut Vec<Effect>,
-        request: impl FnOnce(Ticket) -> Effect,
-    ) {
-        fx.push(self.asks.ask(asker, self.now, patience, request));
+    pub(super) fn ask(&mut self, asker: Asker, patience: Duration, request: impl FnOnce(Ticket) -> Effect) {
+        self.effects.push(self.asks.ask(asker, self.now, patience, request));
+    }
+
+    /// Told as an event of the Node, in the journal and in the history.
+    pub(super) fn emit(&mut self, event: events::Event) {
+        self.effects.push(Effect::Emit(event));
+    }
+
+    /// For the metrics.
+    pub(super) fn count(&mut self, counter: Counter) {
+        self.effects.push(Effect::Count(counter));
+    }
+
+    /// A line for the journal.
+    pub(super) fn log(&mut self, level: Level, text: impl Into<String>) {
+        log(&mut self.effects, level, text);
     }
 
     /// Has the store load this.
-    pub(super) fn ask_load(&mut self, asker: Asker, target: LoadTarget, patience: Duration, fx: &mut Vec<Effect>) {
-        self.ask(asker, patience, fx, |ticket| Effect::Store(StoreRequest::Load(ticket, target)));
+    pub(super) fn ask_load(&mut self, asker: Asker, target: LoadTarget, patience: Duration) {
+        self.ask(asker, patience, |ticket| Effect::Store(StoreRequest::Load(ticket, target)));
     }
 
     /// True if the time has come to ask, and the question before is answered.
@@ -317,10 +327,10 @@ impl State {
     }
 
     /// Finds out whether this kubelet binary can be a judge, while there is time.
-    pub(super) fn self_test(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn self_test(&mut self) {
         if self.self_tested.as_ref() != Some(self.process.kubelet_id()) {
             self.self_tested = Some(self.process.kubelet_id().clone());
-            fx.push(Effect::SelfTest);
+            self.effects.push(Effect::SelfTest);
         }
     }
 

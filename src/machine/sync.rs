@@ -163,7 +163,7 @@ impl State {
     }
 
     /// The Node's assignment. Watching follows the object, not the key.
-    pub(super) fn node_assignment(&mut self, assignment: Assignment, fx: &mut Vec<Effect>) {
+    pub(super) fn node_assignment(&mut self, assignment: Assignment) {
         let assignment = match (assignment, &self.settings.default_source) {
             (Assignment::Local, Some(default)) => Assignment::Default(default.clone()),
             (assignment, _) => assignment,
@@ -178,10 +178,10 @@ impl State {
         let same_object = matches!((&before, &after), (Some(before), Some(after)) if before.same_object(after));
         if !same_object {
             self.sync.config_map = ConfigMapState::Pending;
-            fx.push(Effect::Watch(after));
+            self.effects.push(Effect::Watch(after));
         } else if matches!(self.sync.config_map, ConfigMapState::Checkpointed(_)) {
             // The bytes are gone; only a fresh download tells whether the version still stands.
-            self.download_again(fx);
+            self.download_again();
         }
     }
 
@@ -233,11 +233,11 @@ impl State {
     }
 
     /// Forgets that the ConfigMap was seen and asks for it again.
-    pub(super) fn download_again(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn download_again(&mut self) {
         self.sync.handled = None;
         if let Some(reference) = self.sync.assigned_map().cloned() {
             self.sync.config_map = ConfigMapState::Pending;
-            fx.push(Effect::Watch(Some(reference)));
+            self.effects.push(Effect::Watch(Some(reference)));
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::asks::{Asker, Observation};
 use super::evidence::{Baseline, FailedRun, Failure, FailureFamily, Query, Signal, Suspension};
-use super::io::{Effect, log};
+use super::io::Effect;
 use super::ladder::is_same;
 use super::model::{Exit, Moment, later};
 use super::proposal::Proposal;
@@ -106,28 +106,28 @@ impl State {
         self.is_observing() && (self.is_judged() || matches!(self.records().phase, Phase::ControlTest(..)))
     }
 
-    pub(super) fn tick_trial(&mut self, fx: &mut Vec<Effect>) {
-        self.update_suspension(fx);
+    pub(super) fn tick_trial(&mut self) {
+        self.update_suspension();
         self.update_observing();
         self.update_health();
         self.miss_pings();
-        self.tick_queries(fx);
+        self.tick_queries();
         if self.trial.pending.as_ref().is_some_and(|pending| self.now >= pending.until) {
-            return self.resolve_failure(fx);
+            return self.resolve_failure();
         }
         let Some(run) = self.process.run().filter(|_| self.trial.pending.is_none()).cloned() else { return };
         if self.is_on_test()
             && let Some((failure, detail)) = self.failing(&run)
         {
-            return self.note_failure(failure, detail, &run, fx);
+            return self.note_failure(failure, detail, &run);
         }
         if self.is_on_trial() {
             self.tick_progress();
-            self.tick_proof(&run, fx);
+            self.tick_proof(&run);
         } else if self.is_observing() {
-            self.tick_control_test(&run, fx);
+            self.tick_control_test(&run);
         }
-        self.tick_adopted(fx);
+        self.tick_adopted();
     }
 
     pub(super) fn trial_deadlines(&self, due: &mut Vec<Moment>) {
@@ -144,31 +144,31 @@ impl State {
     }
 
     /// Notes a failure, and has the node observed before it is judged.
-    fn note_failure(&mut self, failure: Failure, detail: String, run: &Run, fx: &mut Vec<Effect>) {
+    fn note_failure(&mut self, failure: Failure, detail: String, run: &Run) {
         let in_outage = self.suspended() == Some(Suspension::ApiServer);
         let run = FailedRun { lived: self.now.since(run.started), in_outage, control_lacked_it: false };
-        fx.push(Effect::ReadLogTail);
-        self.query(Query::Environment(self.runtime_socket()), fx);
+        self.effects.push(Effect::ReadLogTail);
+        self.query(Query::Environment(self.runtime_socket()));
         if failure.family() == Some(FailureFamily::Contact) {
-            self.query(Query::Lease, fx); // it may be back since it was asked for last
+            self.query(Query::Lease); // it may be back since it was asked for last
         }
         let until = later(self.now, limits::QUERY_DEADLINE);
         self.trial.pending = Some(PendingFailure { failure, detail, run, until });
     }
 
     /// Judges the pending failure once all has been answered that was asked for it.
-    pub(super) fn resolve_observed_failure(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn resolve_observed_failure(&mut self) {
         let Some(pending) = &self.trial.pending else { return };
         let is_open = |observation| self.asks.is_open(Asker::Observed(observation));
         let is_of_contact = pending.failure.family() == Some(FailureFamily::Contact);
         let waits = is_open(Observation::Environment) || is_of_contact && is_open(Observation::Lease);
         if !waits {
-            self.resolve_failure(fx);
+            self.resolve_failure();
         }
     }
 
     /// Judges the pending failure by what is known now.
-    fn resolve_failure(&mut self, fx: &mut Vec<Effect>) {
+    fn resolve_failure(&mut self) {
         let Some(PendingFailure { failure, detail, run: failed, .. }) = self.trial.pending.take() else { return };
         let dead = matches!(self.process.kubelet(), Kubelet::Waiting { .. });
         let (failure, detail) = self.runtime_given_up().unwrap_or((failure, detail));
@@ -179,9 +179,9 @@ impl State {
             Suspension::DiskFull | Suspension::ShuttingDown => false,
         };
         if let Some(suspension) = self.suspended().filter(|suspension| !is_tested(*suspension)) {
-            log(fx, Level::Warn, format!("{detail}; not held against the configuration: {}", suspension.message()));
+            self.log(Level::Warn, format!("{detail}; not held against the configuration: {}", suspension.message()));
             if dead {
-                self.wait_for_restart(fx);
+                self.wait_for_restart();
             }
             return;
         }
@@ -197,25 +197,25 @@ impl State {
                 let exits = self.count_exit(dead);
                 self.note_failed_run(failed);
                 if dead && failure == Failure::Exits && exits < limits::TRIAL_EXITS {
-                    return self.wait_for_restart(fx);
+                    return self.wait_for_restart();
                 }
                 let detail = match failure {
                     Failure::Exits => format!("the kubelet ended {exits} times within the trial, last with {detail}"),
                     _ => detail,
                 };
-                return self.roll_back(failure, &detail, fx);
+                return self.roll_back(failure, &detail);
             }
             // Without a runtime a kubelet ends, or fails in whatever way.
             Phase::ControlTest(_, before)
                 if self.is_observing() && (failure.is_like(before) || self.is_runtime_away()) =>
             {
                 let name = Version::name(self.active());
-                self.not_to_blame(&format!("{name} fails in the same way ({detail})"), fx);
+                self.not_to_blame(&format!("{name} fails in the same way ({detail})"));
             }
             _ => {}
         }
         if dead {
-            self.wait_for_restart(fx);
+            self.wait_for_restart();
         }
     }
 
@@ -246,13 +246,13 @@ impl State {
     }
 
     /// An exit that nobody asked for. True if it waits for judgement.
-    pub(super) fn note_exit(&mut self, run: &Run, exit: Exit, fx: &mut Vec<Effect>) -> bool {
+    pub(super) fn note_exit(&mut self, run: &Run, exit: Exit) -> bool {
         self.keep_earned(run);
         self.forget_progress();
         self.writer.learn(|records| records.started = None); // the next worker does not miss it
         self.asks.forget_process();
         self.trial.pending = None; // whatever was pending while it ran
-        self.count_exit_after_reset(self.active().cloned().as_ref(), &format!("with {exit}"), fx);
+        self.count_exit_after_reset(self.active().cloned().as_ref(), &format!("with {exit}"));
         let testing = matches!(self.records().phase, Phase::ControlTest(..)) && self.is_observing();
         if !self.is_judged() && !testing {
             if self.is_on_trial() {
@@ -262,10 +262,10 @@ impl State {
             return false;
         }
         if run.was_up {
-            self.note_failure(Failure::Exits, exit.to_string(), run, fx);
+            self.note_failure(Failure::Exits, exit.to_string(), run);
         } else {
             let detail = format!("the kubelet ended before it was ready: {exit}");
-            self.note_failure(Failure::ExitBeforeReady, detail, run, fx);
+            self.note_failure(Failure::ExitBeforeReady, detail, run);
         }
         true
     }
@@ -282,7 +282,7 @@ impl State {
         }
     }
 
-    fn tick_proof(&mut self, run: &Run, fx: &mut Vec<Effect>) {
+    fn tick_proof(&mut self, run: &Run) {
         match self.records().phase.clone() {
             Phase::Trial(attempt) => {
                 let watched = self.running().healthz.is_none() || run.is_watched(self.now);
@@ -296,16 +296,16 @@ impl State {
                     return;
                 }
                 if self.must_be_confirmed(&attempt) {
-                    self.await_confirmation(attempt, fx);
+                    self.await_confirmation(attempt);
                 } else {
-                    self.prove(fx);
+                    self.prove();
                 }
             }
             Phase::AwaitingConfirmation(attempt, wait) => {
                 if self.must_be_confirmed(&attempt) {
-                    self.tick_confirmation(&wait, fx);
+                    self.tick_confirmation(&wait);
                 } else if self.writer.is_idle() && run.healthy_since.is_some() {
-                    self.prove(fx);
+                    self.prove();
                 }
             }
             _ => {}
@@ -318,10 +318,10 @@ impl State {
     }
 
     /// What runs is last known good from now on.
-    fn prove(&mut self, fx: &mut Vec<Effect>) {
+    fn prove(&mut self) {
         let mut records = self.records().clone();
         self.promote(&mut records);
-        self.propose(records, Proposal::Prove, fx);
+        self.propose(records, Proposal::Prove);
     }
 
     /// What passed its trial becomes last known good.
@@ -345,7 +345,7 @@ impl State {
     }
 
     /// Last known good under another name is told so after a trial's time, as native's would be.
-    fn tick_adopted(&mut self, fx: &mut Vec<Effect>) {
+    fn tick_adopted(&mut self) {
         let records = self.records();
         let renamed = records.phase == Phase::Settled
             && records.pin.is_none()
@@ -360,16 +360,16 @@ impl State {
         let records = Records { last_known_good: records.assigned.clone(), ..records.clone() };
         let since = *self.trial.adopted_at.get_or_insert(self.now);
         if self.now >= later(since, self.settings.trial_duration) && self.writer.is_idle() {
-            self.propose(records, Proposal::Note, fx);
+            self.propose(records, Proposal::Note);
         }
     }
 
     /// The trial was passed, durably.
-    pub(super) fn proven(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn proven(&mut self) {
         if let Some(version) = &self.records().last_known_good {
-            fx.push(Effect::Emit(events::proven(&version.source, self.settings.trial_duration)));
+            self.emit(events::proven(&version.source, self.settings.trial_duration));
         }
-        self.collect(fx);
+        self.collect();
     }
 
     /// What `status` and the metrics say of the trial.

@@ -2,7 +2,7 @@
 //! decision is recorded.
 
 use crate::machine::evidence::tells_of_contact;
-use crate::machine::io::{Effect, log};
+use crate::machine::io::Effect;
 use crate::machine::ladder::is_same;
 use crate::machine::model::{ConfigError, Rendered};
 use crate::machine::proposal::Proposal;
@@ -15,22 +15,22 @@ use kubelet_config::source::Source;
 
 impl State {
     /// What the version amounts to: a name, something known to be bad, or a candidate.
-    pub(in crate::machine) fn compare(&mut self, source: Source, mut rendered: Rendered, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn compare(&mut self, source: Source, mut rendered: Rendered) {
         let version = Version { source, digest: Some(rendered.digest.clone()) };
         if version.source.is_local_files() {
             self.acknowledge_local_files(&mut rendered);
         }
-        if self.refuse_by_policy(&version, &rendered, fx) {
+        if self.refuse_by_policy(&version, &rendered) {
             return;
         }
         let confirm_within = self.confirm_within(&rendered.annotations);
         if self.is_current(&version, &rendered.digest) || self.awaits_retry(&version) {
             let confirm_within = confirm_within.unwrap_or_else(|why| {
                 // Equal content is not refused for its annotation.
-                log(fx, Level::Warn, format!("{version}: {why}; what was asked for before holds"));
+                self.log(Level::Warn, format!("{version}: {why}; what was asked for before holds"));
                 self.records().phase.attempt().and_then(|attempt| attempt.confirm_within)
             });
-            return self.adopt(&version, rendered, confirm_within, fx);
+            return self.adopt(&version, rendered, confirm_within);
         }
         if version.source.is_local_files() && self.are_local_files_unproven() {
             return self.end_change(&version.source); // they are compared again
@@ -47,33 +47,33 @@ impl State {
             return self.put_off_change(why, until);
         }
         if let Err(why) = confirm_within.and(self.courtesy(&rendered.annotations)) {
-            return self.reject(&Version::named(version.source), ConfigError::Load, &why, fx);
+            return self.reject(&Version::named(version.source), ConfigError::Load, &why);
         }
         for note in &rendered.notes {
-            log(fx, Level::Info, format!("{version}: {note}"));
+            self.log(Level::Info, format!("{version}: {note}"));
         }
         for field in &rendered.shadowed {
-            log(fx, Level::Info, format!("{version}: {field} has no effect, the command line wins"));
+            self.log(Level::Info, format!("{version}: {field} has no effect, the command line wins"));
         }
         for known in [version.clone(), Version::named(version.source.clone())] {
             // Of a name alone, only what was refused by it.
             let holds = |bad: &&BadVersion| bad.digest == known.digest && !bad.by_policy;
             let bad = self.bad_version(&known).filter(holds).cloned();
             if let Some(bad) = bad {
-                return self.reject_as(BadVersion { source: known.source, digest: known.digest, ..bad }, fx);
+                return self.reject_as(BadVersion { source: known.source, digest: known.digest, ..bad });
             }
         }
         if let Some(why) = self.refused_field_problems(&rendered) {
             // Not against its content, which is the same once a field stands no longer twice.
-            return self.reject(&Version::named(version.source), ConfigError::Load, &why, fx);
+            return self.reject(&Version::named(version.source), ConfigError::Load, &why);
         }
-        if self.refuse_hazards(&version.source, &rendered, fx) {
+        if self.refuse_hazards(&version.source, &rendered) {
             return;
         }
         if self.is_accepted(&rendered.digest) {
-            self.accepted(rendered, fx);
+            self.accepted(rendered);
         } else {
-            self.preflight_change(rendered, fx);
+            self.preflight_change(rendered);
         }
     }
 
@@ -88,7 +88,7 @@ impl State {
     }
 
     /// Equal content under a new name or version: nothing is restarted, tried again or judged anew.
-    fn adopt(&mut self, version: &Version, rendered: Rendered, confirm_within: Option<u64>, fx: &mut Vec<Effect>) {
+    fn adopt(&mut self, version: &Version, rendered: Rendered, confirm_within: Option<u64>) {
         let mut records = self.records().clone();
         let proven = is_same(Some(version), records.last_known_good.as_ref());
         let (now, boot_id, waits) = (self.now, self.settings.boot_id(), self.awaits_retry(version));
@@ -137,10 +137,10 @@ impl State {
         if records == *self.records() {
             return self.end_change(&version.source);
         }
-        self.propose_change(records, Proposal::Adopt, fx);
+        self.propose_change(records, Proposal::Adopt);
     }
 
-    pub(super) fn record_switch(&mut self, source: Source, rendered: &Rendered, fx: &mut Vec<Effect>) {
+    pub(super) fn record_switch(&mut self, source: Source, rendered: &Rendered) {
         let version = Version { source, digest: Some(rendered.digest.clone()) };
         let mut records = self.records().clone();
         let proven = is_same(Some(&version), records.last_known_good.as_ref());
@@ -178,23 +178,23 @@ impl State {
         records.phase = if proven { Phase::Settled } else { Phase::Trial(attempt) };
         records.assigned = Some(version.clone());
         self.launch.note_known(version, rendered.clone()); // what was prepared is what starts
-        self.propose_change(records, Proposal::Switch, fx);
+        self.propose_change(records, Proposal::Switch);
     }
 
     /// The candidate will not run. Costs no restart, unless what runs was itself unproven.
-    pub(super) fn reject(&mut self, version: &Version, error: ConfigError, detail: &str, fx: &mut Vec<Effect>) {
-        self.reject_as(self.bad(version, BadReason::Rejected, error, detail), fx);
+    pub(super) fn reject(&mut self, version: &Version, error: ConfigError, detail: &str) {
+        self.reject_as(self.bad(version, BadReason::Rejected, error, detail));
     }
 
     /// Held against the name, and for as long as the policy says so.
-    pub(in crate::machine) fn reject_by_policy(&mut self, source: &Source, why: &str, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn reject_by_policy(&mut self, source: &Source, why: &str) {
         let version = Version::named(source.clone());
         let bad = self.bad(&version, BadReason::Rejected, ConfigError::Validate, why);
-        self.reject_as(BadVersion { by_policy: true, ..bad }, fx);
+        self.reject_as(BadVersion { by_policy: true, ..bad });
     }
 
     /// What is known to be bad is so under another name as well.
-    fn reject_as(&mut self, bad: BadVersion, fx: &mut Vec<Effect>) {
+    fn reject_as(&mut self, bad: BadVersion) {
         let version = Version { source: bad.source.clone(), digest: bad.digest.clone() };
         let assigned = self.records().assigned.as_ref().map(|assigned| &assigned.source);
         // It was cleared with another binary, and this one it failed with: it is not tried again after all.
@@ -209,16 +209,11 @@ impl State {
             Some(attempt) if !waits => attempt.version = version,
             _ => records.phase = Phase::Settled,
         }
-        self.propose_change(records, Proposal::Reject, fx);
+        self.propose_change(records, Proposal::Reject);
     }
 
     /// A decision about the change is durable, or could not be recorded.
-    pub(in crate::machine) fn change_recorded(
-        &mut self,
-        proposal: &Proposal,
-        result: Result<(), String>,
-        fx: &mut Vec<Effect>,
-    ) {
+    pub(in crate::machine) fn change_recorded(&mut self, proposal: &Proposal, result: Result<(), String>) {
         let change = self.change.take();
         if let Err(why) = result {
             return self.postpone(why);
@@ -230,20 +225,19 @@ impl State {
         match (proposal, assigned) {
             (Proposal::Reject, Some(version)) => {
                 self.forget_applying();
-                if let Some(bad) = self.bad_version(version) {
-                    fx.push(Effect::Emit(events::rejected(&version.source, &bad.detail)));
-                    if bad.by_policy {
-                        fx.push(Effect::Count(Counter::PolicyRefused));
-                    }
+                if let Some((detail, by_policy)) = self.bad_version(version).map(|it| (it.detail.clone(), it.by_policy))
+                {
+                    self.emit(events::rejected(&version.source, &detail));
+                    self.effects.extend(by_policy.then_some(Effect::Count(Counter::PolicyRefused)));
                 }
                 let hazards = change.into_iter().flat_map(|change| change.hazards);
-                fx.extend(hazards.map(|class| Effect::Count(Counter::HazardRefused(class))));
+                self.effects.extend(hazards.map(|class| Effect::Count(Counter::HazardRefused(class))));
             }
             (Proposal::Adopt, Some(version)) => {
                 self.forget_applying();
                 if self.active() != Some(version) && !matches!(records.phase, Phase::RetryLater(..)) {
-                    fx.push(Effect::Emit(events::adopted(&version.source)));
-                    fx.push(Effect::Count(Counter::Adoption));
+                    self.emit(events::adopted(&version.source));
+                    self.count(Counter::Adoption);
                 }
             }
             (Proposal::Switch, _) => {
@@ -257,7 +251,7 @@ impl State {
         if *proposal != Proposal::Adopt {
             self.new_decision();
         }
-        self.collect(fx);
+        self.collect();
     }
 }
 

@@ -28,7 +28,6 @@ use super::wait::{Inquiry, Wait, Waiting};
 use super::{Change, Stage};
 use crate::machine::asks::Observation;
 use crate::machine::evidence::{Baseline, Hold, NodePressure, Query, Signal};
-use crate::machine::io::{Effect, log};
 use crate::machine::model::{Moment, Rendered, later};
 use crate::machine::{Level, Run, State, events, parse_courtesy};
 use kubelet_config::hazard;
@@ -67,13 +66,13 @@ impl State {
     }
 
     /// Goes on with an accepted change, by the table above.
-    pub(super) fn tick_gate(&mut self, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_gate(&mut self) {
         let Some(Change { source, stage: Stage::Gate(rendered), .. }) = &self.change else { return };
         let Some(inquiry) = self.inquiry_of_change().filter(|_| self.pending_start().is_none()) else { return };
         let is_urgent = self.is_urgent(rendered);
         let pressure = self.pressure_against(rendered);
         if !is_urgent && !pressure.is_empty() {
-            return self.hold(&Hold::Pressure(pressure), None, fx);
+            return self.hold(&Hold::Pressure(pressure), None);
         }
         if inquiry.is_open(self.now) && (inquiry.asked_everything || !is_urgent) {
             return;
@@ -86,20 +85,20 @@ impl State {
             (inquiry.asked_everything, inquiry.is_stale(self.now), inquiry.streams);
         let (source, rendered) = (source.clone(), rendered.clone());
         match (lost.filter(|_| !is_urgent), until, streams) {
-            (Some(lost), ..) => self.hold(&lost, None, fx),
+            (Some(lost), ..) => self.hold(&lost, None),
             // What the API server assigned is not switched to while that server is away: nobody could take it back.
-            _ if is_away && asked_everything => self.hold(&Hold::ApiServer, None, fx),
+            _ if is_away && asked_everything => self.hold(&Hold::ApiServer, None),
             _ if asked_everything && source.as_ref().is_some_and(|it| self.restart_missed_turn(it)) => {}
-            (None, Some(until), Some(count @ 1..)) => self.hold(&Hold::Streams(count), Some(until), fx),
+            (None, Some(until), Some(count @ 1..)) => self.hold(&Hold::Streams(count), Some(until)),
             // A record that was on its way may have held it up since the node was asked.
-            _ if !asked_everything || is_stale => self.ask_everything(fx),
+            _ if !asked_everything || is_stale => self.ask_everything(),
             _ => {
                 if until.is_some() && streams.is_none() {
                     let what = "exec, attach or port-forward streams cannot be seen with this container runtime";
                     let name = status::name(source.as_ref());
-                    log(fx, Level::Info, format!("{name}: {what}, and were not waited for"));
+                    self.log(Level::Info, format!("{name}: {what}, and were not waited for"));
                 }
-                self.switch(source, &rendered, fx);
+                self.switch(source, &rendered);
             }
         }
     }
@@ -135,26 +134,26 @@ impl State {
     }
 
     /// Asks for all that is to be known right before a switch.
-    fn ask_everything(&mut self, fx: &mut Vec<Effect>) {
+    fn ask_everything(&mut self) {
         let streams = self.courtesy_until().map(|_| Observation::Streams);
         let all: Vec<Observation> = Observation::ALL.into_iter().chain(streams).collect();
-        self.ask_node(&all, fx);
+        self.ask_node(&all);
         if let Some(inquiry) = self.inquiry_mut() {
             (inquiry.asked_everything, inquiry.good) = (true, Baseline::new());
         }
     }
 
-    fn ask_node(&mut self, wanted: &[Observation], fx: &mut Vec<Effect>) {
+    fn ask_node(&mut self, wanted: &[Observation]) {
         let healthz = self.running().healthz.clone().filter(|_| self.is_ready());
         let (runtime, pid) = (self.runtime_socket(), self.pid());
         let mut asked = BTreeSet::new();
         for observation in wanted.iter().copied() {
             match (observation, &healthz, pid) {
-                (Observation::Healthz, Some(target), _) => self.probe(target.clone(), fx),
-                (Observation::Environment, ..) => self.query(Query::Environment(runtime.clone()), fx),
-                (Observation::Lease, ..) => self.query(Query::Lease, fx),
-                (Observation::Pods, ..) => self.query(Query::Pods, fx),
-                (Observation::Streams, _, Some(pid)) => self.query(Query::Streams(pid, runtime.clone()), fx),
+                (Observation::Healthz, Some(target), _) => self.probe(target.clone()),
+                (Observation::Environment, ..) => self.query(Query::Environment(runtime.clone())),
+                (Observation::Lease, ..) => self.query(Query::Lease),
+                (Observation::Pods, ..) => self.query(Query::Pods),
+                (Observation::Streams, _, Some(pid)) => self.query(Query::Streams(pid, runtime.clone())),
                 (Observation::Healthz | Observation::Streams, ..) => continue,
             }
             asked.insert(observation);
@@ -197,7 +196,7 @@ impl State {
     }
 
     /// The change waits for this, which is told once, and asked for when that is due.
-    fn hold(&mut self, hold: &Hold, until: Option<Moment>, fx: &mut Vec<Effect>) {
+    fn hold(&mut self, hold: &Hold, until: Option<Moment>) {
         let now = self.now;
         let Some(source) = self.change.as_ref().map(|change| change.source.clone()) else { return };
         let Wait { inquiry, missed_turn, courtesy_since, told_of, .. } = self.wait_of(source.as_ref());
@@ -217,15 +216,15 @@ impl State {
         inquiry.asked_again += u32::from(is_due);
         if told_of.insert(hold.label()) {
             let until = until.map(|at| timestamp(at.wall_nanos));
-            fx.push(Effect::Emit(events::waiting(source.as_ref(), &hold.to_string(), until.as_deref())));
-            self.collect(fx); // what it has overtaken: the wait may be long
+            self.emit(events::waiting(source.as_ref(), &hold.to_string(), until.as_deref()));
+            self.collect(); // what it has overtaken: the wait may be long
         }
         match hold {
             Hold::Pressure(_) => {}
             _ if !is_due => {}
-            Hold::Streams(_) => self.ask_node(&[Observation::Streams], fx),
-            Hold::PodsLost(..) => self.ask_node(&[Observation::Pods], fx),
-            Hold::ApiServer => self.ask_everything(fx),
+            Hold::Streams(_) => self.ask_node(&[Observation::Streams]),
+            Hold::PodsLost(..) => self.ask_node(&[Observation::Pods]),
+            Hold::ApiServer => self.ask_everything(),
         }
     }
 

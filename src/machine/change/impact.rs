@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use crate::machine::evidence::Hold;
-use crate::machine::io::{Effect, log};
 use crate::machine::model::{ConfigError, Rendered};
 use crate::machine::records::Version;
 use crate::machine::{Level, State};
@@ -40,38 +39,26 @@ impl State {
     }
 
     /// Refuses the change if it must not be made on a live node and nobody accepted that.
-    pub(super) fn refuse_hazards(&mut self, source: &Source, rendered: &Rendered, fx: &mut Vec<Effect>) -> bool {
+    pub(super) fn refuse_hazards(&mut self, source: &Source, rendered: &Rendered) -> bool {
         let Some((classes, why)) = self.refused_hazards(rendered) else { return false };
-        self.refuse(classes, source, rendered, &why, fx);
+        self.refuse(classes, source, rendered, &why);
         true
     }
 
     /// The same if it would cost pods.
-    pub(super) fn refuse_impact(
-        &mut self,
-        source: &Source,
-        rendered: &Rendered,
-        impacts: &[Impact],
-        fx: &mut Vec<Effect>,
-    ) -> bool {
+    pub(super) fn refuse_impact(&mut self, source: &Source, rendered: &Rendered, impacts: &[Impact]) -> bool {
         let Some((_, why)) = refused_impact(impacts, rendered) else { return false };
-        self.refuse(BTreeSet::from([HazardClass::Pods]), source, rendered, &why, fx);
+        self.refuse(BTreeSet::from([HazardClass::Pods]), source, rendered, &why);
         true
     }
 
     /// Tells what a restart costs although nothing refuses it, and that it is not known where pods could not be listed.
-    pub(super) fn tell_cost(
-        &self,
-        source: Option<&Source>,
-        told: Option<String>,
-        rendered: &Rendered,
-        fx: &mut Vec<Effect>,
-    ) {
+    pub(super) fn tell_cost(&mut self, source: Option<&Source>, told: Option<String>, rendered: &Rendered) {
         let unlisted = self.settings.api_server && self.inventory_of_change().is_none() && !self.is_way_back(rendered);
         let unlisted = unlisted
             .then(|| "the pods of this node could not be listed, so what the restart costs is not known".to_owned());
         for why in told.into_iter().chain(unlisted) {
-            log(fx, Level::Warn, format!("{}: {why}", status::name(source)));
+            self.log(Level::Warn, format!("{}: {why}", status::name(source)));
         }
     }
 
@@ -82,21 +69,14 @@ impl State {
     }
 
     /// Held against this version, not its content: an acknowledgement changes only the former.
-    fn refuse(
-        &mut self,
-        classes: BTreeSet<HazardClass>,
-        source: &Source,
-        rendered: &Rendered,
-        why: &str,
-        fx: &mut Vec<Effect>,
-    ) {
+    fn refuse(&mut self, classes: BTreeSet<HazardClass>, source: &Source, rendered: &Rendered, why: &str) {
         if source.is_local_files() {
             self.note_local_hazards(source, rendered, &classes);
         }
         if let Some(change) = &mut self.change {
             change.hazards = classes;
         }
-        self.reject(&Version::named(source.clone()), ConfigError::Validate, why, fx);
+        self.reject(&Version::named(source.clone()), ConfigError::Validate, why);
     }
 
     pub(in crate::machine) fn refused_hazards(&self, rendered: &Rendered) -> Option<(BTreeSet<HazardClass>, String)> {

@@ -50,9 +50,9 @@ impl State {
     }
 
     /// Asks the kubelet's healthz.
-    pub(in crate::machine) fn probe(&mut self, target: HealthzTarget, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn probe(&mut self, target: HealthzTarget) {
         let ticket = self.asks.ask_for_ever(Asker::Observed(Observation::Healthz));
-        fx.push(Effect::Probe(ticket, target));
+        self.effects.push(Effect::Probe(ticket, target));
     }
 
     /// True while it has not answered.
@@ -61,7 +61,7 @@ impl State {
     }
 
     /// Asks; an earlier question of this kind is forgotten.
-    pub(in crate::machine) fn query(&mut self, query: Query, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn query(&mut self, query: Query) {
         let observation = match &query {
             Query::Lease => Observation::Lease,
             Query::Pods => Observation::Pods,
@@ -71,25 +71,25 @@ impl State {
             }
             Query::Streams(..) => Observation::Streams,
         };
-        fx.push(Effect::Query(self.asks.ask_for_ever(Asker::Observed(observation)), query));
+        self.effects.push(Effect::Query(self.asks.ask_for_ever(Asker::Observed(observation)), query));
     }
 
     /// Asks whatever is due to be asked.
-    pub(in crate::machine) fn tick_queries(&mut self, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn tick_queries(&mut self) {
         for observation in Observation::ALL {
             if self.health.due.get(&observation).is_none_or(|due| self.now < *due) {
                 continue;
             }
             self.health.due.insert(observation, later(self.now, self.pause_after(observation)));
             match (observation, self.running().healthz.clone()) {
-                (Observation::Healthz, Some(target)) => self.probe(target, fx),
+                (Observation::Healthz, Some(target)) => self.probe(target),
                 (Observation::Healthz, None) => {}
-                (Observation::Environment, _) => self.query(Query::Environment(self.runtime_socket()), fx),
+                (Observation::Environment, _) => self.query(Query::Environment(self.runtime_socket())),
                 (Observation::Lease, _) => {
                     self.note_silence();
-                    self.query(Query::Lease, fx);
+                    self.query(Query::Lease);
                 }
-                (Observation::Pods, _) if self.may_lose_pods() => self.query(Query::Pods, fx),
+                (Observation::Pods, _) if self.may_lose_pods() => self.query(Query::Pods),
                 (Observation::Pods | Observation::Streams, _) => {}
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{Next, Stage};
 use crate::machine::asks::Asker;
-use crate::machine::io::{Effect, StoreRequest, log};
+use crate::machine::io::{Effect, StoreRequest};
 use crate::machine::model::{Rendered, RestartCause, StateFiles, StateFilesFound, later};
 use crate::machine::records::Version;
 use crate::machine::{Kubelet, Level, State, events, limits};
@@ -10,13 +10,7 @@ use kubelet_config::hazard;
 
 impl State {
     /// What is desired is there: the kubelet is stopped or started for it, unless it runs that content already.
-    pub(super) fn stop_or_start(
-        &mut self,
-        version: Option<Version>,
-        rendered: Option<Box<Rendered>>,
-        announced: bool,
-        fx: &mut Vec<Effect>,
-    ) {
+    pub(super) fn stop_or_start(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>, announced: bool) {
         let content = rendered.as_ref().map(|rendered| &rendered.digest);
         match self.process.kubelet() {
             Kubelet::Running(_) if content.is_some() && content == self.running().digest.as_ref() => {
@@ -27,9 +21,9 @@ impl State {
                 self.launch.next = None;
             }
             Kubelet::Running(_) => {
-                self.announce(&version, announced, fx);
+                self.announce(&version, announced);
                 self.forget_failure();
-                self.stop(fx);
+                self.stop();
             }
             Kubelet::Waiting { .. } => {
                 // Local that cannot be read is no other one than it was.
@@ -39,19 +33,19 @@ impl State {
                     None => running.version != version,
                 };
                 if other && self.process.starts() > 0 {
-                    self.announce(&version, announced, fx);
+                    self.announce(&version, announced);
                 }
-                self.swap_state_files(version, rendered, fx);
+                self.swap_state_files(version, rendered);
             }
             _ => {}
         }
     }
 
     /// Native's event, when a restart really happens for a change.
-    fn announce(&mut self, version: &Option<Version>, announced: bool, fx: &mut Vec<Effect>) {
+    fn announce(&mut self, version: &Option<Version>, announced: bool) {
         let change = matches!(self.restart_cause(version), RestartCause::Config | RestartCause::Reset);
         if change && !announced {
-            fx.push(Effect::Emit(events::changed(version.as_ref().map(|version| &version.source))));
+            self.emit(events::changed(version.as_ref().map(|version| &version.source)));
         }
         if let Some(next) = &mut self.launch.next {
             next.announced = true;
@@ -59,11 +53,11 @@ impl State {
     }
 
     /// A new configuration begins with fresh state files of the kubelet; the way back finds its own again.
-    fn swap_state_files(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>, fx: &mut Vec<Effect>) {
+    fn swap_state_files(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>) {
         let known = rendered.as_ref().map(|rendered| &rendered.effective).filter(|effective| !effective.is_null());
         let policy = known.map(|effective| hazard::policy_key(effective));
         let Some(policy) = policy.filter(|policy| self.launch.policy.as_ref() != Some(policy)) else {
-            return self.start_next(version, rendered, fx);
+            return self.start_next(version, rendered);
         };
         let attempt = self.records().phase.trial().map(|attempt| &attempt.version);
         let restore = version.is_none() || version.as_ref() != attempt;
@@ -71,50 +65,41 @@ impl State {
         let look = self.process.former().is_some();
         let until = later(self.now, self.asks.patience(Asker::StateFiles, limits::LOAD_DEADLINE)).boot;
         let state_files = StateFiles { policy: policy.clone(), restore, look, until };
-        self.ask(Asker::StateFiles, limits::LOAD_DEADLINE, fx, |ticket| {
+        self.ask(Asker::StateFiles, limits::LOAD_DEADLINE, |ticket| {
             Effect::Store(StoreRequest::SwapStateFiles(ticket, state_files))
         });
         (self.launch.policy, self.launch.swapping) = (None, Some(policy));
         self.set_stage(Stage::Swapping(rendered));
     }
 
-    pub(in crate::machine) fn state_files_swapped(
-        &mut self,
-        result: Result<StateFilesFound, String>,
-        fx: &mut Vec<Effect>,
-    ) {
+    pub(in crate::machine) fn state_files_swapped(&mut self, result: Result<StateFilesFound, String>) {
         let policy = self.launch.swapping.take();
         self.launch.policy = policy.filter(|_| matches!(result, Ok(StateFilesFound::InOrder)));
         let Some(Next { version, stage: Stage::Swapping(rendered), .. }) = self.launch.next.clone() else { return };
         match &result {
             Ok(StateFilesFound::InOrder) | Err(_) => {}
             Ok(StateFilesFound::PutAside(what)) => {
-                log(fx, Level::Warn, format!("state files of another policy: {what}"));
+                self.log(Level::Warn, format!("state files of another policy: {what}"));
             }
             Ok(StateFilesFound::OfAnother) => {
                 self.set_stage(Stage::Ready(rendered));
-                return self.stop(fx);
+                return self.stop();
             }
         }
         if let Err(why) = result {
             // The kubelet refuses the files of another policy: a version on trial would be blamed for them.
             if version.as_ref().is_some_and(|version| self.is_tried(version)) {
                 self.launch.next = None;
-                self.not_to_blame(&format!("the kubelet's state files cannot be put in order: {why}"), fx);
-                return self.tick_launch(fx);
+                self.not_to_blame(&format!("the kubelet's state files cannot be put in order: {why}"));
+                return self.tick_launch();
             }
-            log(fx, Level::Warn, format!("the kubelet's state files stay as they are: {why}"));
+            self.log(Level::Warn, format!("the kubelet's state files stay as they are: {why}"));
         }
         self.set_stage(Stage::Swapped(rendered));
-        self.tick_launch(fx); // something else may have been decided meanwhile
+        self.tick_launch(); // something else may have been decided meanwhile
     }
 
-    pub(super) fn start_next(
-        &mut self,
-        version: Option<Version>,
-        rendered: Option<Box<Rendered>>,
-        fx: &mut Vec<Effect>,
-    ) {
+    pub(super) fn start_next(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>) {
         self.launch.next = None;
         if let Some((version, rendered)) = version.clone().zip(rendered.as_deref().cloned()) {
             self.launch.note_known(version, rendered);
@@ -122,6 +107,6 @@ impl State {
         if let Some(version) = &version {
             self.launch.unusable.remove(version);
         }
-        self.start(version, rendered.map(|rendered| *rendered), fx);
+        self.start(version, rendered.map(|rendered| *rendered));
     }
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::machine::evidence::Failure;
-use crate::machine::io::Effect;
 use crate::machine::model::Moment;
 use crate::machine::proposal::Proposal;
 use crate::machine::records::{Attempt, ConfirmationWait, Phase, Records};
@@ -24,33 +23,33 @@ impl State {
         Ok(Some(within.as_secs()).filter(|seconds| *seconds > 0))
     }
 
-    pub(super) fn await_confirmation(&mut self, mut attempt: Attempt, fx: &mut Vec<Effect>) {
+    pub(super) fn await_confirmation(&mut self, mut attempt: Attempt) {
         attempt.exits = 0; // they were the trial's, which it passed
         let wait = ConfirmationWait::within(attempt.confirm_seconds(), self.now, self.settings.boot_id());
         let records = Records { phase: Phase::AwaitingConfirmation(attempt, wait), ..self.records().clone() };
-        self.propose(records, Proposal::AwaitConfirmation, fx);
+        self.propose(records, Proposal::AwaitConfirmation);
     }
 
     /// Somebody is to confirm it, durably.
-    pub(in crate::machine) fn awaits_confirmation(&mut self, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn awaits_confirmation(&mut self) {
         if let Some(attempt) = self.writer.attempt_mut() {
             attempt.exits = 0;
         }
         if let Phase::AwaitingConfirmation(attempt, _) = &self.records().phase {
             let within = Duration::from_secs(attempt.confirm_seconds());
-            fx.push(Effect::Emit(events::awaits_confirmation(&attempt.version.source, within)));
+            self.emit(events::awaits_confirmation(&attempt.version.source, within));
         }
     }
 
     /// The wait for a confirmation: it ends, or what is left of it is noted now and then.
-    pub(super) fn tick_confirmation(&mut self, wait: &ConfirmationWait, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_confirmation(&mut self, wait: &ConfirmationWait) {
         let boot_id = self.settings.boot_id();
         let left = wait.left_at(self.now, &boot_id);
         if left == 0 {
             if self.writer.is_writing() {
                 return; // it may be the confirmation that is on its way to the disk
             }
-            return self.roll_back(Failure::Unconfirmed, "nobody confirmed it in time", fx);
+            return self.roll_back(Failure::Unconfirmed, "nobody confirmed it in time");
         }
         let noted = wait.left.saturating_sub(left) >= limits::CONFIRM_RECORD_INTERVAL.as_secs();
         if noted && self.writer.is_idle() {
@@ -61,7 +60,7 @@ impl State {
                 let wall = if wait.boot_id == renewed.boot_id { wait.wall } else { renewed.wall };
                 *wait = ConfirmationWait { wall, ..renewed };
             }
-            self.propose(records, Proposal::Note, fx);
+            self.propose(records, Proposal::Note);
         }
     }
 

@@ -16,7 +16,6 @@
 use std::time::Duration;
 
 use crate::machine::evidence::{FailedRun, Failure, FailureFamily, Signal};
-use crate::machine::io::{Effect, log};
 use crate::machine::model::{Moment, later};
 use crate::machine::proposal::Proposal;
 use crate::machine::records::{Phase, Records, Version};
@@ -67,19 +66,19 @@ fn needed(failure: Failure, failed: FailedRun, trial: Duration) -> Duration {
 
 impl State {
     /// Compares last known good with what failed, or waits until that may be tried again.
-    pub(super) fn tick_control_test(&mut self, run: &Run, fx: &mut Vec<Effect>) {
+    pub(super) fn tick_control_test(&mut self, run: &Run) {
         match self.records().phase.clone() {
             Phase::ControlTest(attempt, failure) if self.writer.is_idle() => {
                 match finding(failure, attempt.failed, run, self.settings.trial_duration, self.now) {
                     Some(Finding::ToBlame) => {
                         let active = Version::name(self.active());
-                        log(fx, Level::Info, format!("{active} lives: the fault was with {}", attempt.version));
+                        self.log(Level::Info, format!("{active} lives: the fault was with {}", attempt.version));
                         let records = Records { phase: Phase::Settled, ..self.records().clone() };
-                        self.propose(records, Proposal::Note, fx);
+                        self.propose(records, Proposal::Note);
                     }
-                    Some(Finding::NotToBlame(why)) => self.not_to_blame(why, fx),
+                    Some(Finding::NotToBlame(why)) => self.not_to_blame(why),
                     None if self.is_waited_for(needed(failure, attempt.failed, self.settings.trial_duration)) => {
-                        self.not_to_blame("what runs does not get well either: nobody can tell", fx);
+                        self.not_to_blame("what runs does not get well either: nobody can tell");
                     }
                     None => {}
                 }
@@ -89,7 +88,7 @@ impl State {
                 let is_healthy = run.healthy_since.is_some_and(|at| self.now.since(at) >= attempt.retry_wait());
                 if is_healthy || is_waited_for {
                     let how = if is_healthy { "is healthy again" } else { "does not get well either" };
-                    log(fx, Level::Info, format!("what runs {how}: the cleared version is tried once more"));
+                    self.log(Level::Info, format!("what runs {how}: the cleared version is tried once more"));
                     self.note_recovery();
                 }
             }
@@ -139,7 +138,7 @@ impl State {
     }
 
     /// It is not the version's fault: it is tried again, each time later.
-    pub(in crate::machine) fn not_to_blame(&mut self, why: &str, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn not_to_blame(&mut self, why: &str) {
         let Some(mut attempt) = self.records().phase.attempt().cloned() else { return };
         let version = attempt.version.clone();
         let mut records = self.records().clone();
@@ -149,10 +148,10 @@ impl State {
         attempt.clearances = attempt.clearances.saturating_add(1);
         (attempt.exits, attempt.breaks, attempt.earned, attempt.progress) = (0, 0, Duration::ZERO, None);
         records.phase = Phase::RetryLater(attempt, why.to_owned());
-        self.apply_now(records, fx);
+        self.apply_now(records);
         self.new_decision();
         let mut event = events::not_blamed(&version.source, why);
         event.log_tail = self.last_log_lines(usize::MAX);
-        fx.push(Effect::Emit(event));
+        self.emit(event);
     }
 }

@@ -1,6 +1,5 @@
 //! How trials end, and how long they take: for the metrics. Whatever ended one, it is seen by comparing the records.
 
-use crate::machine::io::Effect;
 use crate::machine::ladder::is_same;
 use crate::machine::model::TrialResult;
 use crate::machine::records::{BadReason, Version};
@@ -8,13 +7,13 @@ use crate::machine::{Counter, State};
 
 impl State {
     /// Counts the trial that has ended since this was called last, if one has.
-    pub(in crate::machine) fn count_trial(&mut self, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn count_trial(&mut self) {
         let tried = self.records().phase.trial().map(|attempt| attempt.version.clone());
         let before = self.trial.under_way.take();
         let goes_on = before.is_some() && is_same(before.as_ref().map(|(version, _)| version), tried.as_ref());
         if let Some((version, since)) = before.as_ref().filter(|_| !goes_on) {
             let counter = Counter::Trial(self.trial_result(version), self.now.since(*since));
-            fx.push(Effect::Count(counter));
+            self.count(counter);
         }
         let since = before.filter(|_| goes_on).map_or(self.now, |(_, since)| since);
         self.trial.under_way = tried.map(|version| (version, since));

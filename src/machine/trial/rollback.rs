@@ -1,7 +1,6 @@
 //! The way back: what failed is remembered as bad, and last known good is put to the control test.
 
 use crate::machine::evidence::Failure;
-use crate::machine::io::Effect;
 use crate::machine::model::ConfigError;
 use crate::machine::records::{Attempt, BadReason, Phase, Records, Version};
 use crate::machine::{Counter, State, events};
@@ -9,17 +8,17 @@ use crate::machine::{Counter, State, events};
 impl State {
     /// Remembers the version on trial as bad: last known good is desired from now on. This counts before it is
     /// written: a node must not stay on what fails because its disk does.
-    pub(in crate::machine) fn roll_back(&mut self, failure: Failure, detail: &str, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn roll_back(&mut self, failure: Failure, detail: &str) {
         let Some((records, version)) = self.rolled_back(failure, detail) else { return };
-        self.apply_now(records, fx);
-        self.report_rollback(&version, failure, detail, fx);
+        self.apply_now(records);
+        self.report_rollback(&version, failure, detail);
     }
 
     /// This counts from now on. The store serves one request after the other: what is told of it afterwards is told once it is
     /// durable.
-    pub(in crate::machine) fn apply_now(&mut self, records: Records, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn apply_now(&mut self, records: Records) {
         self.writer.apply_before_write(records);
-        self.writer.write(&mut self.asks, self.now, fx);
+        self.writer.write(&mut self.asks, self.now, &mut self.effects);
     }
 
     /// The records after a rollback, and what failed.
@@ -37,20 +36,14 @@ impl State {
     }
 
     /// Reports a rollback: the metric, the event; the way back must not wait.
-    pub(in crate::machine) fn report_rollback(
-        &mut self,
-        version: &Version,
-        failure: Failure,
-        detail: &str,
-        fx: &mut Vec<Effect>,
-    ) {
+    pub(in crate::machine) fn report_rollback(&mut self, version: &Version, failure: Failure, detail: &str) {
         self.new_decision();
         self.process.start_at_once(self.now);
-        fx.push(Effect::Count(Counter::Rollback(failure)));
+        self.count(Counter::Rollback(failure));
         let to = self.desired();
         let mut event = events::rolled_back(Some(&version.source), to.as_ref().map(|version| &version.source), detail);
         event.log_tail = self.last_log_lines(usize::MAX);
-        fx.push(Effect::Emit(event));
+        self.emit(event);
     }
 
     /// The kubelet refuses a version when it is to be started, being another binary than before.
@@ -65,10 +58,10 @@ impl State {
 
     /// A trial is over without a verdict: once the version can be used again it is switched to like any change, in contact
     /// and with a baseline of then.
-    pub(in crate::machine) fn call_off_trial(&mut self, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn call_off_trial(&mut self) {
         self.end_trial_without_verdict();
         self.launch.forget_next();
-        self.tick_launch(fx);
+        self.tick_launch();
     }
 
     pub(in crate::machine) fn end_trial_without_verdict(&mut self) {

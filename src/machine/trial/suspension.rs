@@ -2,7 +2,6 @@
 //! caused is not the node's fault: it is judged, and put to the control test.
 
 use crate::machine::evidence::{Failure, Signal, Suspension};
-use crate::machine::io::{Effect, log};
 use crate::machine::model::later;
 use crate::machine::records::Phase;
 use crate::machine::{Counter, Level, State, events, limits};
@@ -66,21 +65,21 @@ impl State {
     }
 
     /// Stops or resumes judgement by what was last observed.
-    pub(in crate::machine) fn update_suspension(&mut self, fx: &mut Vec<Effect>) {
+    pub(in crate::machine) fn update_suspension(&mut self) {
         let suspension = self.suspension().filter(|_| self.is_observing());
         let before = self.health.set_suspended(suspension, self.now);
         if let Some(reason) = suspension.filter(|_| suspension != before) {
-            fx.push(Effect::Count(Counter::Suspension(reason)));
+            self.count(Counter::Suspension(reason));
         }
         match (suspension, before) {
             (Some(suspension), None) => {
-                log(fx, Level::Warn, format!("{}: judgement is suspended, nobody is blamed", suspension.message()));
+                self.log(Level::Warn, format!("{}: judgement is suspended, nobody is blamed", suspension.message()));
                 if let Some(version) = self.active().filter(|_| self.is_on_trial()) {
-                    fx.push(Effect::Emit(events::suspended(&version.source, suspension)));
+                    self.emit(events::suspended(&version.source, suspension));
                 }
             }
             (None, Some(suspension)) => {
-                log(fx, Level::Info, format!("no longer true that {}: judgement goes on", suspension.message()));
+                self.log(Level::Info, format!("no longer true that {}: judgement goes on", suspension.message()));
                 // What was bad meanwhile gets its whole time again, and the kubelet some to notice.
                 let from = later(self.now, limits::SUSPENSION_GRACE);
                 if let Some(run) = self.process.run_mut() {

@@ -39,9 +39,9 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a start leaves out the flags of its source",
         file: "machine/process.rs",
         function: "start",
-        original: "fx.push(Effect::Start(given));",
+        original: "self.effects.push(Effect::Start(given));",
         mutated: "let bare = |given: Box<Rendered>| Box::new(Rendered { overrides: Default::default(), ..*given });
-        fx.push(Effect::Start(given.map(bare)));",
+        self.effects.push(Effect::Start(given.map(bare)));",
     },
     Mutant {
         law: Law::RunsInStall,
@@ -120,7 +120,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "the supervisor stays when its kubelet has ended",
         file: "machine/process.rs",
         function: "leave",
-        original: "fx.push(Effect::Quit);",
+        original: "self.effects.push(Effect::Quit);",
         mutated: "",
     },
     Mutant {
@@ -241,18 +241,18 @@ pub const MUTANTS: &[Mutant] = &[
         name: "what was proven is stopped",
         file: "machine/trial.rs",
         function: "proven",
-        original: "self.collect(fx);",
-        mutated: r"self.collect(fx);
-        self.stop(fx);",
+        original: "self.collect();",
+        mutated: r"self.collect();
+        self.stop();",
     },
     Mutant {
         law: Law::EqualCostsNothing,
         name: "last known good is started anew after its test",
         file: "machine/trial/control_test.rs",
         function: "tick_control_test",
-        original: "self.propose(records, Proposal::Note, fx);",
-        mutated: r"self.propose(records, Proposal::Note, fx);
-                        self.stop(fx);",
+        original: "self.propose(records, Proposal::Note);",
+        mutated: r"self.propose(records, Proposal::Note);
+                        self.stop();",
     },
     Mutant {
         law: Law::NotWhileAway,
@@ -363,10 +363,10 @@ pub const MUTANTS: &[Mutant] = &[
         name: "what is refused is tried",
         file: "machine/change.rs",
         function: "change_verdict",
-        original: "self.reject(&version, ConfigError::Validate, &message, fx)",
+        original: "self.reject(&version, ConfigError::Validate, &message)",
         mutated: r"{
                 self.note_accepted(&rendered.digest);
-                self.accepted(*rendered, fx);
+                self.accepted(*rendered);
             }",
     },
     Mutant {
@@ -406,8 +406,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "last known good is healthy, and clears the version",
         file: "machine/trial/control_test.rs",
         function: "tick_control_test",
-        original: r#"log(fx, Level::Info, format!("{active} lives: the fault was with {}", attempt.version));"#,
-        mutated: r#"self.not_to_blame("nothing", fx);
+        original: r#"self.log(Level::Info, format!("{active} lives: the fault was with {}", attempt.version));"#,
+        mutated: r#"self.not_to_blame("nothing");
                         return;"#,
     },
     Mutant {
@@ -455,9 +455,9 @@ pub const MUTANTS: &[Mutant] = &[
         name: "an operator is answered before that is durable",
         file: "machine/operate.rs",
         function: "tick_commands",
-        original: "self.propose(records, Proposal::Command(Some(number), execution), fx)",
+        original: "self.propose(records, Proposal::Command(Some(number), execution))",
         mutated: r"{
-                    fx.push(Effect::Answer(number, Ok(execution.answer)));
+                    self.effects.push(Effect::Answer(number, Ok(execution.answer)));
                     self.writer.apply_before_write(records);
                 }",
     },
@@ -498,7 +498,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a hung kubelet stays",
         file: "machine/liveness.rs",
         function: "restart_hung",
-        original: "self.dump_and_stop(fx);",
+        original: "self.dump_and_stop();",
         mutated: "",
     },
     Mutant {
@@ -538,8 +538,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "the log has no more than the status",
         file: "machine/publication.rs",
         function: "log_error",
-        original: "log(fx, Level::Warn, format!(\"{text}: {why}\"));",
-        mutated: "log(fx, Level::Warn, why.clone());",
+        original: "self.log(Level::Warn, format!(\"{text}: {why}\"));",
+        mutated: "self.log(Level::Warn, why.clone());",
     },
     Mutant {
         law: Law::NoSpinning,
@@ -554,9 +554,9 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a preflight is waited for",
         file: "machine/change.rs",
         function: "preflight_change",
-        original: "self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE, fx, |ticket| Effect::Preflight(ticket, judged, afterwards));",
+        original: "self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE, |ticket| Effect::Preflight(ticket, judged, afterwards));",
         mutated: "let patience = std::time::Duration::from_secs(1 << 30);
-        self.ask(Asker::Change, patience, fx, |ticket| Effect::Preflight(ticket, judged, afterwards));",
+        self.ask(Asker::Change, patience, |ticket| Effect::Preflight(ticket, judged, afterwards));",
     },
     Mutant {
         law: Law::WallClock,
@@ -579,7 +579,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "another assignment is not watched",
         file: "machine/sync.rs",
         function: "node_assignment",
-        original: "fx.push(Effect::Watch(after));",
+        original: "self.effects.push(Effect::Watch(after));",
         mutated: "",
     },
 ];
