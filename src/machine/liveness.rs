@@ -1,19 +1,24 @@
-//! A hung kubelet outside a trial: its stacks are dumped, and it is restarted with the same configuration.
+//! Liveness: a kubelet that gives no sign of life, and who minds that.
 //!
-//! systemd's watchdog sees to it where the unit has one and the kubelet pings (from v1.32 on): its time is the shorter one,
-//! and it ends supervisor and kubelet. This is for all others, and for a unit without a watchdog.
+//! | the kubelet | who acts on one that hangs | systemd's watchdog (`WatchdogSec=`) is fed by |
+//! |---|---|---|
+//! | is not there, or has not said READY=1 | its start's time-out | us, until its first ping |
+//! | is judged by the sign that it would lack, and nothing suspends that | the trial, or the control test | us |
+//! | pings (from v1.32 on) | we, after `--hung-after`; sooner systemd, where the unit has a watchdog | its pings, passed on by the monitor |
+//! | never pinged, and has answered healthz | we, after `--hung-after` | us |
+//! | did neither in its life | nobody: it cannot be told from one that nobody can reach | us |
+//!
+//! We dump its stacks, and restart it with the same configuration.
 //!
 //! - **What is observed.** A kubelet that has pinged is alive while it pings: its pings stand for its sync loop. One that never
-//!   pinged is asked for healthz, four times in `--hung-after` and every 15 s at most. One that did neither in its life
-//!   cannot be told from one that nobody can reach, and is never called hung.
+//!   pinged is asked for healthz, four times in `--hung-after` and every 15 s at most.
 //! - **How long.** It must have been unresponsive at each observation for the whole of `--hung-after`. A time in which nobody observed (sleep, a
 //!   supervisor that stood still) begins that anew, and so does one that finds it alive.
 //! - **Who is at fault.** When the time is over the store is asked for what would be started, and then the node is observed. The restart
-//!   waits while the machine is ill, the container runtime or the disk does not answer, or nobody can tell; and if it was so, for
-//!   the whole time again.
-//! - **How often.** Each restart doubles the time that the next one takes, up to an hour; an hour of life undoes that.
-//! - **What it is not.** No failure, no exit, no try: nothing is held against any version. Where a trial or a control test comes
-//!   to a verdict on a kubelet that hangs, that verdict stands alone.
+//!   waits while [`NoRestart`] has a reason; and if the node was ill, for the whole time again.
+//! - **How often.** Each restart doubles the time that the next one takes, up to an hour; an hour of life undoes that, and another
+//!   content.
+//! - **What it is not.** No failure, no exit, no try: nothing is held against any version.
 
 use std::time::Duration;
 
@@ -25,10 +30,20 @@ use super::records::{Phase, Version};
 use super::{Level, State, events, limits};
 use kubelet_config::duration;
 
-/// What is seen of a kubelet that nobody judges.
+/// What is seen of the kubelet's life, and what was done about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Hung {
-    /// The process that is observed, by its start.
+pub(super) struct Liveness {
+    seen: Seen,
+    /// Restarts, each within an hour of life of the one before.
+    restarts: u32,
+    /// Our own next ping is due.
+    ping_at: Option<Moment>,
+}
+
+/// What is seen of one process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    /// Its start.
     process: Option<Moment>,
     /// When it is observed next.
     next_observation: Option<Moment>,
@@ -42,8 +57,6 @@ pub(super) struct Hung {
     unresponsive_since: Option<Moment>,
     /// Why it was not restarted; said once.
     not_restarted: Option<NoRestart>,
-    /// Restarts, each within an hour of life of the one before.
-    restarts: u32,
     /// What would be started was loaded, and need not be again while the kubelet gives no sign of life.
     is_loaded: bool,
     /// The observation of the node is waited for until then: the kubelet is restarted, or not.
@@ -109,35 +122,7 @@ impl NoRestart {
     }
 }
 
-impl Hung {
-    /// True if it gave no sign of life when it was observed last.
-    pub(super) fn is_unresponsive(&self) -> bool {
-        self.unresponsive_since.is_some()
-    }
-
-    /// Nobody observes it now; what was seen says nothing of what comes.
-    fn stop_observing(&mut self) {
-        *self = Self { process: self.process, was_alive: self.was_alive, restarts: self.restarts, ..Self::default() };
-    }
-
-    /// It is this process that is observed.
-    fn observe_process(&mut self, process: Moment, now: Moment) {
-        self.reset_for(process);
-        self.next_observation.get_or_insert(now);
-    }
-
-    /// This process gave a sign of life.
-    fn note_alive(&mut self, process: Moment) {
-        self.reset_for(process);
-        self.was_alive = true;
-    }
-
-    fn reset_for(&mut self, process: Moment) {
-        if self.process != Some(process) {
-            *self = Self { process: Some(process), restarts: self.restarts, ..Self::default() };
-        }
-    }
-
+impl Seen {
     /// An observation, `most` after the one before, or that one counts for nothing. True if an hour of life is full.
     fn note(&mut self, alive: bool, now: Moment, most: Duration) -> bool {
         if self.last_observation.replace(now).is_none_or(|before| now.since(before) > most) {
@@ -154,6 +139,31 @@ impl Hung {
         }
         false
     }
+}
+
+impl Liveness {
+    /// True if it gave no sign of life when it was observed last.
+    pub(super) fn is_unresponsive(&self) -> bool {
+        self.seen.unresponsive_since.is_some()
+    }
+
+    /// Another content is started: it need not hang as the one before.
+    pub(super) fn forget_restarts(&mut self) {
+        self.restarts = 0;
+    }
+
+    /// Nobody observes it now; what was seen says nothing of what comes.
+    fn stop_observing(&mut self) {
+        self.seen = Seen { process: self.seen.process, was_alive: self.seen.was_alive, ..Seen::default() };
+    }
+
+    /// What is seen of this process.
+    fn seen_of(&mut self, process: Moment) -> &mut Seen {
+        if self.seen.process != Some(process) {
+            self.seen = Seen { process: Some(process), ..Seen::default() };
+        }
+        &mut self.seen
+    }
 
     /// How long it must be unresponsive.
     fn patience(&self, hung_after: Duration) -> Duration {
@@ -161,7 +171,7 @@ impl Hung {
     }
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.next_observation.into_iter().chain(self.observing));
+        due.extend([self.seen.next_observation, self.seen.observing, self.ping_at].into_iter().flatten());
     }
 }
 
@@ -183,20 +193,20 @@ impl State {
         let Some(started) = self.process.run().filter(|run| applies && run.is_ready()).map(|run| run.started) else {
             self.asks.forget(Asker::HungProbe);
             self.asks.forget(Asker::HungLoad);
-            return self.hung.stop_observing();
+            return self.liveness.stop_observing();
         };
-        self.hung.observe_process(started, now);
+        self.liveness.seen_of(started).next_observation.get_or_insert(now);
         self.note_sign_of_life();
-        if self.hung.observing.take_if(|until| now >= *until).is_some() {
+        if self.liveness.seen.observing.take_if(|until| now >= *until).is_some() {
             self.leave_running(NoRestart::Unobserved);
         }
-        if self.hung.next_observation.is_none_or(|at| now < at) {
+        if self.liveness.seen.next_observation.is_none_or(|at| now < at) {
             return;
         }
         // Right after READY=1 healthz may not answer yet, and one that never did is never called hung.
-        let fresh = !self.hung.was_alive && now.since(started) < self.settings.start_timeout;
+        let fresh = !self.liveness.seen.was_alive && now.since(started) < self.settings.start_timeout;
         let pace = if fresh { limits::HUNG_INTERVAL_MIN } else { self.hung_interval() };
-        self.hung.next_observation = Some(later(now, pace));
+        self.liveness.seen.next_observation = Some(later(now, pace));
         match self.last_ping() {
             Some(_) => self.note_observation(!self.is_watchdog_overdue()),
             None => self.probe_liveness(),
@@ -206,14 +216,14 @@ impl State {
     /// A worker goes on with it; this is what the one before saw.
     pub(super) fn hung_resumed(&mut self, was_alive: bool) {
         if let Some(run) = self.process.run().filter(|_| was_alive) {
-            self.hung.note_alive(run.started);
+            self.liveness.seen_of(run.started).was_alive = true;
         }
     }
 
     /// The next worker has to know of the first one.
     fn note_sign_of_life(&mut self) {
         let known = self.records().started.as_ref().is_none_or(|started| started.alive);
-        if self.hung.was_alive && !known {
+        if self.liveness.seen.was_alive && !known {
             self.writer.learn(|records| records.started.iter_mut().for_each(|started| started.alive = true));
             self.writer.write_soon();
         }
@@ -234,7 +244,7 @@ impl State {
     /// False if it gives no sign of life, as far as anybody looks for one that it could give.
     pub(super) fn lives(&self) -> bool {
         let is_looked_for = !self.settings.hung_after.is_zero() && self.running().healthz.is_some();
-        !is_looked_for || self.hung.was_alive && !self.hung.is_unresponsive()
+        !is_looked_for || self.liveness.seen.was_alive && !self.liveness.is_unresponsive()
     }
 
     fn last_ping(&self) -> Option<Moment> {
@@ -257,30 +267,30 @@ impl State {
     /// Healthz was asked, by whomever. That it was alive while it was judged counts as well.
     pub(super) fn healthz_observed(&mut self, alive: bool) {
         if let Some(run) = self.process.run().filter(|run| alive && run.is_ready()) {
-            self.hung.note_alive(run.started);
+            self.liveness.seen_of(run.started).was_alive = true;
         }
-        if self.hung.next_observation.is_some() && self.last_ping().is_none() {
+        if self.liveness.seen.next_observation.is_some() && self.last_ping().is_none() {
             self.note_observation(alive);
         }
     }
 
     fn note_observation(&mut self, alive: bool) {
         let (now, pace) = (self.now, self.hung_interval());
-        self.hung.was_alive |= self.last_ping().is_some();
+        self.liveness.seen.was_alive |= self.last_ping().is_some();
         // The next observation may be late by an answer that comes at its time-out.
-        if self.hung.note(alive, now, pace + 2 * limits::PROBE_TIMEOUT) {
-            self.hung.restarts = 0; // another hang begins anew
+        if self.liveness.seen.note(alive, now, pace + 2 * limits::PROBE_TIMEOUT) {
+            self.liveness.restarts = 0; // another hang begins anew
         }
         if alive {
             self.asks.forget(Asker::HungLoad);
         }
-        let patience = self.hung.patience(self.settings.hung_after);
-        let is_over = self.hung.unresponsive_since.is_some_and(|since| now.since(since) >= patience);
-        let is_asked = self.hung.observing.is_some() || self.asks.is_open(Asker::HungLoad);
+        let patience = self.liveness.patience(self.settings.hung_after);
+        let is_over = self.liveness.seen.unresponsive_since.is_some_and(|since| now.since(since) >= patience);
+        let is_asked = self.liveness.seen.observing.is_some() || self.asks.is_open(Asker::HungLoad);
         if !is_over || is_asked || !self.may_restart_hung() {
             return;
         }
-        if self.hung.is_loaded {
+        if self.liveness.seen.is_loaded {
             self.observe_hung();
         } else {
             self.effects.push(Effect::Store(StoreRequest::ProbeDisk));
@@ -306,19 +316,19 @@ impl State {
         if let Some(why) = self.is_running_damaged().then_some(NoRestart::Damaged).or(why) {
             return self.leave_running(why);
         }
-        self.hung.is_loaded = true;
+        self.liveness.seen.is_loaded = true;
         self.observe_hung();
     }
 
     fn observe_hung(&mut self) {
         self.effects.push(Effect::ReadLogTail);
         self.query(Query::Environment(self.runtime_socket()));
-        self.hung.observing = Some(later(self.now, limits::QUERY_DEADLINE));
+        self.liveness.seen.observing = Some(later(self.now, limits::QUERY_DEADLINE));
     }
 
     /// The node was observed: if it is well, the kubelet is restarted.
     pub(super) fn decide_hung(&mut self) {
-        if self.hung.observing.take().is_none() {
+        if self.liveness.seen.observing.take().is_none() {
             return;
         }
         match self.health.environment(self.now).map(NoRestart::by) {
@@ -336,9 +346,9 @@ impl State {
     /// looked at anew for the whole time. Where nobody could look at the node it is asked again.
     fn leave_running(&mut self, why: NoRestart) {
         if why != NoRestart::Unobserved {
-            (self.hung.unresponsive_since, self.hung.is_loaded) = (None, false);
+            (self.liveness.seen.unresponsive_since, self.liveness.seen.is_loaded) = (None, false);
         }
-        if self.hung.not_restarted.replace(why) != Some(why) {
+        if self.liveness.seen.not_restarted.replace(why) != Some(why) {
             let (missing, why) = (missing(self.liveness_signal()), why.message());
             self.log(Level::Warn, format!("the kubelet gives {missing}, and is not restarted: {why}"));
         }
@@ -350,37 +360,22 @@ impl State {
     }
 
     fn restart_hung(&mut self) {
-        let Some(since) = self.hung.unresponsive_since else { return };
+        let Some(since) = self.liveness.seen.unresponsive_since else { return };
         self.count_exit_after_reset(self.active().cloned().as_ref(), "as it hung");
         if self.active().is_none() && self.desired().is_some() {
             return; // it is not restarted as it was
         }
-        self.hung.unresponsive_since = None;
+        self.liveness.seen.unresponsive_since = None;
         let unresponsive_for = self.now.since(since);
-        self.hung.restarts = self.hung.restarts.saturating_add(1);
-        let next = self.hung.patience(self.settings.hung_after);
+        self.liveness.restarts = self.liveness.restarts.saturating_add(1);
+        let next = self.liveness.patience(self.settings.hung_after);
         let source = self.active().map(|version| version.source.clone());
         let mut event = events::hung(source.as_ref(), missing(self.liveness_signal()), unresponsive_for, next);
         event.log_tail = self.last_log_lines(usize::MAX);
         self.emit(event);
         self.dump_and_stop();
     }
-}
 
-/// Our own pings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Watchdog {
-    /// The next one is due.
-    ping_at: Option<Moment>,
-}
-
-impl Watchdog {
-    pub(super) fn deadline(&self) -> Option<Moment> {
-        self.ping_at
-    }
-}
-
-impl State {
     /// What the kubelet is told as `WATCHDOG_USEC`.
     pub(super) fn watchdog_interval(&self) -> Duration {
         self.settings.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL)
@@ -396,103 +391,13 @@ impl State {
     pub(super) fn tick_watchdog(&mut self) {
         let Some(interval) = self.settings.watchdog else { return };
         if !self.pings_itself() {
-            self.watchdog.ping_at = None; // at once, when it is our turn again
-        } else if self.watchdog.ping_at.is_none_or(|at| self.now >= at) {
-            self.watchdog.ping_at = Some(later(self.now, interval / 2));
+            self.liveness.ping_at = None; // at once, when it is our turn again
+        } else if self.liveness.ping_at.is_none_or(|at| self.now >= at) {
+            self.liveness.ping_at = Some(later(self.now, interval / 2));
             self.effects.push(Effect::PingWatchdog);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::machine::RunningConfig;
-    use crate::machine::evidence::{Baseline, Suspension};
-    use crate::machine::model::Moment;
-    use crate::machine::process::Process;
-    use crate::machine::record_writer::RecordWriter;
-    use crate::machine::records::{Attempt, Phase, Records, Version};
-    use crate::machine::{Input, Run, Settings};
-    use kubelet_config::source::{ConfigMapRef, Source};
-
-    const INTERVAL: u64 = 20;
-
-    fn running() -> State {
-        let watchdog = Some(Duration::from_secs(INTERVAL));
-        let mut state = State::new(Settings { watchdog, ..Settings::default() });
-        run_with(&mut state, RunningConfig::default());
-        state
-    }
-
-    fn run_with(state: &mut State, running: RunningConfig) {
-        let run = Run { ready_at: Some(Moment::default()), ..Run::default() };
-        state.process = Process::running_one(run, running);
-    }
-
-    /// Seconds at which systemd hears of us, from one to the other.
-    fn pings_seen(state: &mut State, seconds: std::ops::Range<u64>, pings: bool) -> Vec<u64> {
-        let mut heard = Vec::new();
-        for second in seconds {
-            let now = Moment { boot: Duration::from_secs(second), wall_nanos: 0 };
-            let input = if pings && second % 10 == 5 { Input::Watchdog } else { Input::Tick };
-            let effects = state.step(input, now);
-            heard.extend(effects.iter().filter(|effect| **effect == Effect::PingWatchdog).map(|_| second));
-        }
-        heard
-    }
-
-    #[test]
-    fn a_kubelet_that_never_pings_is_covered() {
-        let mut state = running();
-        assert_eq!(pings_seen(&mut state, 1..40, false), [1, 11, 21, 31]);
-        assert_eq!(state.deadline(), Some(Duration::from_secs(41)), "the loop wakes up for it");
-    }
-
-    #[test]
-    fn one_that_pings_is_left_to_it_and_missed_when_it_hangs() {
-        let mut state = running();
-        assert_eq!(pings_seen(&mut state, 1..40, true), [1], "before the kubelet's first one");
-        assert_eq!(pings_seen(&mut state, 40..400, false), [0; 0], "systemd restarts it after 20 s");
-        assert_eq!(state.deadline(), None);
-    }
-
-    #[test]
-    fn a_stop_is_covered_at_once() {
-        let mut state = running();
-        pings_seen(&mut state, 1..30, true);
-        let effects = state.step(Input::Shutdown, Moment { boot: Duration::from_secs(34), wall_nanos: 0 });
-        assert!(effects.contains(&Effect::PingWatchdog), "{effects:?}");
-        assert_eq!(pings_seen(&mut state, 35..60, false), [44, 54]);
-    }
-
-    #[test]
-    fn a_trial_judges_for_itself() {
-        let mut state = running();
-        let reference = ConfigMapRef { namespace: "n".into(), name: "m".into(), kubelet_config_key: "k".into() };
-        let version = Version::named(Source { reference, uid: "u".to_owned(), resource_version: "1".to_owned() });
-        let baseline = Some(Baseline::from([Signal::Watchdog]));
-        let phase = Phase::Trial(Attempt { baseline, ..Attempt::new(version.clone()) });
-        let assigned = Some(version.clone());
-        state.writer = RecordWriter::new(Records { assigned, phase, ..Records::default() }, None);
-        run_with(&mut state, RunningConfig { version: Some(version), ..RunningConfig::default() });
-        pings_seen(&mut state, 1..10, true);
-        assert!(state.pings_itself());
-        state.health.set_suspended(Some(Suspension::DiskFull), state.now);
-        assert!(!state.pings_itself(), "nobody is judged now: systemd minds a kubelet that hangs");
-        state.health.set_suspended(None, state.now);
-        pings_seen(&mut state, 10..30, true);
-        let heard = pings_seen(&mut state, 30..60, false);
-        assert_eq!(heard.len(), 3, "{heard:?}");
-    }
-
-    #[test]
-    fn without_a_watchdog_nothing_is_said() {
-        let mut state = running();
-        state.settings.watchdog = None;
-        assert_eq!(pings_seen(&mut state, 1..60, true), [0; 0]);
-        assert_eq!(state.watchdog_interval(), limits::WATCHDOG_INTERVAL);
-        state.settings.watchdog = Some(Duration::from_secs(120));
-        assert_eq!(state.patience(Signal::Watchdog), Duration::from_secs(240));
-    }
-}
+mod tests;

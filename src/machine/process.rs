@@ -215,6 +215,9 @@ impl State {
             self.process.crashes = 0; // what takes the place of one that ended may end for the same reason
         }
         (self.process.exited, self.process.hung) = (false, false);
+        if next.digest != self.process.running.digest {
+            self.liveness.forget_restarts();
+        }
         self.forget_last_run();
         self.process.running = next;
         let another = self.process.started.replace(self.process.kubelet_id.clone());

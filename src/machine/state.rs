@@ -10,7 +10,7 @@ use super::health::Health;
 use super::io::{Effect, Input, StoreRequest, Ticket, log};
 use super::ladder::{is_same, refusal};
 use super::launch::Launch;
-use super::liveness::{Hung, Watchdog};
+use super::liveness::Liveness;
 use super::local_files::LocalFiles;
 use super::model::{ConfigError, KubeletId, LoadTarget, Moment};
 use super::on_request::OnRequest;
@@ -52,13 +52,12 @@ pub struct State {
     pub(super) process: Process,
     /// What is known of its health, and of the node's.
     pub(super) health: Health,
-    /// What is seen of a kubelet outside a trial and a control test.
-    pub(super) hung: Hung,
+    /// Whether the kubelet gives signs of life.
+    pub(super) liveness: Liveness,
     /// What is seen on the way to a verdict.
     pub(super) trial: Trial,
     /// Commands that were not carried out yet.
     pub(super) commands: Commands,
-    pub(super) watchdog: Watchdog,
     /// Version of the kubelet binary.
     pub(super) kubelet_version: Option<String>,
     pub(super) self_tested: Option<KubeletId>,
@@ -262,11 +261,10 @@ impl State {
         self.local_files.deadlines(&mut due);
         self.process.deadlines(&mut due);
         self.health_deadlines(&mut due);
-        self.hung.deadlines(&mut due);
         self.trial_deadlines(&mut due);
         self.reset_deadlines(&mut due);
         if *self.process.kubelet() != Kubelet::Gone {
-            due.extend(self.watchdog.deadline());
+            self.liveness.deadlines(&mut due);
         }
         due.into_iter().map(|at| at.boot).filter(|at| *at > self.now.boot).min()
     }

@@ -118,6 +118,17 @@ fn an_hour_of_life_undoes_that() {
 }
 
 #[test]
+fn another_content_undoes_that_as_well() {
+    let mut node = without_pings();
+    node.healthz = Some(false);
+    assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some());
+    node.healthz = Some(true);
+    prove(&mut node, "a");
+    node.healthz = Some(false);
+    assert!(until_restart(&mut node, HUNG_AFTER + LATER).is_some(), "the content before hung, not this one");
+}
+
+#[test]
 fn pings_stand_for_a_kubelet_that_sends_them() {
     let mut node = node();
     node.healthz = Some(false); // its port is out of reach, and its own checks pass

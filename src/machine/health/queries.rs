@@ -46,7 +46,7 @@ impl State {
         let Some(run) = self.process.run().filter(|run| run.is_ready()) else { return false };
         let was_good = |signal: &Signal| *signal == Signal::Healthz || run.good.contains_key(signal);
         let mut silent = [Signal::Healthz, Signal::Watchdog].iter().filter(|signal| run.bad.contains_key(signal));
-        if self.is_observing() { !silent.any(was_good) } else { !self.hung.is_unresponsive() }
+        if self.is_observing() { !silent.any(was_good) } else { !self.liveness.is_unresponsive() }
     }
 
     /// Asks the kubelet's healthz.

@@ -482,7 +482,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a hung kubelet is restarted again and again",
         file: "machine/liveness.rs",
         function: "restart_hung",
-        original: "self.hung.restarts.saturating_add(1)",
+        original: "self.liveness.restarts.saturating_add(1)",
         mutated: "0",
     },
     Mutant {
