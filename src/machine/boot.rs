@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::asks::Asker;
-use super::evidence::Failure;
+use super::asks::{Asker, Observation};
+use super::evidence::{Failure, Query};
 use super::io::{Effect, StoreRequest, no_answer};
 use super::model::{Beginning, KubeletId, Moment, later};
 use super::record_writer::RecordWriter;
@@ -16,13 +16,29 @@ pub(super) struct Reading {
     /// It is given up, or done once more, at that time.
     at: Option<Moment>,
     failures: u32,
-    /// What the version on trial failed by before this one began, and what to say of it.
-    verdict: Option<(Failure, String)>,
+    /// It was waited for, and there is no answer.
+    is_late: bool,
+    /// What the version on trial failed by before this one began.
+    missed: Option<Missed>,
+}
+
+/// A failure that no worker saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Missed {
+    failure: Failure,
+    /// What to say of it.
+    detail: String,
+    /// An observation of the node is waited for until then.
+    until: Moment,
 }
 
 impl Reading {
-    pub(super) fn deadline(&self) -> Option<Moment> {
-        self.at
+    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
+        due.extend(self.at.into_iter().chain(self.missed.as_ref().map(|missed| missed.until)));
+    }
+
+    pub(super) fn is_late(&self) -> bool {
+        self.is_late
     }
 }
 
@@ -63,6 +79,7 @@ impl State {
         if *self.process.kubelet() == Kubelet::NotBegun && self.process.former().is_some() {
             // The kubelet runs on the best that was known: the record is waited for.
             self.log(Level::Warn, "the record of this node cannot be read yet: the kubelet goes on as it is");
+            self.reading.is_late = true;
             self.read_records();
         } else if *self.process.kubelet() == Kubelet::NotBegun {
             let why = format!("the store: {}", no_answer(limits::LOAD_DEADLINE));
@@ -140,7 +157,9 @@ impl State {
             (Phase::Trial(attempt), None) if !self.is_successor() => {
                 let spent = Some(attempt.tries).filter(|tries| *tries >= self.settings.boots);
                 let detail = |tries| format!("{tries} starts of the supervisor passed without proof");
-                self.reading.verdict = spent.map(|tries| (Failure::Boots, detail(tries)));
+                let until = self.now;
+                self.reading.missed =
+                    spent.map(|tries| Missed { failure: Failure::Boots, detail: detail(tries), until });
                 attempt.tries += 1;
             }
             // Another boot's clock: it goes on with what was noted, less what may have passed since. So a node that reboots
@@ -154,9 +173,11 @@ impl State {
         self.writer.apply_before_write(records);
     }
 
-    /// True while it is to be found out whether a version has failed by its tries, or is what we would fall back to.
+    /// True while it is to be found out whether a version has failed, is what we would fall back to, or the node was at fault.
     pub(super) fn is_try_open(&self) -> bool {
-        self.reading.verdict.is_some() && self.launch.is_learning(self.records())
+        let asks = self.asks.is_open(Asker::Observed(Observation::Environment));
+        let is_open = |missed: &Missed| self.launch.is_learning(self.records()) || asks && self.now < missed.until;
+        self.reading.missed.as_ref().is_some_and(is_open)
     }
 
     /// A kubelet that a worker before us left is gone.
@@ -164,12 +185,14 @@ impl State {
         let former = self.process.former();
         if let Some(started) = self.records().started.clone().filter(|started| former != Some(started.run)) {
             self.writer.learn(|records| records.started = None);
-            self.count_exit_after_reset(started.config.version.as_ref(), "while no worker watched it");
+            self.count_exit_after_reset(&started.config, "while no worker watched it");
         }
         let Some(exits) = self.count_missed_exit() else { return };
         let detail = format!("the kubelet ended {exits} times within the trial, last while no worker watched it");
         self.log(Level::Warn, detail.clone());
-        self.reading.verdict = (exits >= limits::TRIAL_EXITS).then_some((Failure::Exits, detail));
+        self.query(Query::Environment(self.runtime_socket()));
+        let until = later(self.now, limits::QUERY_DEADLINE);
+        self.reading.missed = Some(Missed { failure: Failure::Exits, detail, until });
     }
 
     /// Nothing runs any more, and no record has been read so far: that is waited for no longer than at any other start.
@@ -185,12 +208,24 @@ impl State {
         }
     }
 
+    /// True if the exits that were counted fail the version. One while the node is known to be ill does not count.
+    fn is_missed_exit_counted(&mut self) -> bool {
+        let seen = self.health.environment(self.now);
+        let is_ill = seen.is_some_and(|seen| seen.disk_full || seen.shutting_down) || self.is_runtime_away();
+        let Some(attempt) = self.writer.attempt_mut() else { return false };
+        attempt.exits = attempt.exits.saturating_sub(u32::from(is_ill));
+        attempt.exits >= limits::TRIAL_EXITS
+    }
+
     /// A version that was tried at too many starts has failed, or one whose kubelet ended too often.
     pub(super) fn tick_tries(&mut self) {
         if self.is_try_open() {
             return;
         }
-        let Some((failure, detail)) = self.reading.verdict.take() else { return };
+        let Some(Missed { failure, detail, .. }) = self.reading.missed.take() else { return };
+        if failure == Failure::Exits && !self.is_missed_exit_counted() {
+            return;
+        }
         if self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version)) {
             self.roll_back(failure, &detail);
         }

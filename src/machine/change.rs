@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::asks::Asker;
 use super::io::{Effect, StoreRequest, Ticket};
-use super::model::{ConfigError, LoadTarget, Moment, RenderError, Rendered, Verdict};
+use super::model::{ConfigError, KubeletId, LoadTarget, Moment, RenderError, Rendered, Verdict, later};
 use super::proposal::Proposal;
 use super::records::{Phase, Records, Version};
 use super::sync::Resolution;
@@ -35,9 +35,18 @@ pub(super) struct Change {
     /// When this node starts the change, if many nodes have the same one; `None`: now.
     starts_at: Option<Moment>,
     /// The question for the kubelet's verdict: an answer that comes after its time counts as long as nothing is decided.
-    judged_by: Option<Ticket>,
+    judged_by: Option<Judge>,
     /// It is refused for hazards of these classes.
     hazards: BTreeSet<HazardClass>,
+}
+
+/// A preflight of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Judge {
+    ticket: Ticket,
+    binary: KubeletId,
+    /// Nothing else is asked of the one judge that there is before.
+    until: Moment,
 }
 
 /// Stages of a [`Change`].
@@ -45,7 +54,8 @@ pub(super) struct Change {
 enum Stage {
     Saving,
     Loading,
-    Preflight(Box<Rendered>),
+    /// Judged by this binary.
+    Preflight(Box<Rendered>, KubeletId),
     /// Accepted; it waits.
     Gate(Box<Rendered>),
     /// The decision is being recorded.
@@ -151,13 +161,13 @@ impl State {
         self.records().pin.is_some() || self.records().frozen
     }
 
-    /// True if nothing is assigned, the records do not say so yet, and no change is under way that will see to it.
+    /// True if nothing is assigned, the records do not say so yet but could, and no change is under way that will see to it.
     pub(super) fn is_reset_due(&self) -> bool {
         let is_due = !self.is_held() && matches!(self.resolution(), Some(Resolution::Local)) && !self.is_reset();
-        is_due && self.change.is_none()
+        is_due && self.change.is_none() && self.writer.failure().is_none()
     }
 
-    fn is_reset(&self) -> bool {
+    pub(super) fn is_reset(&self) -> bool {
         let records = self.records();
         records.assigned.is_none() && records.last_known_good.is_none() && records.phase == Phase::Settled
     }
@@ -252,9 +262,11 @@ impl State {
     fn preflight_change(&mut self, rendered: Rendered) {
         let (afterwards, judged) = (self.afterwards(&rendered), rendered.clone());
         self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE, |ticket| Effect::Preflight(ticket, judged, afterwards));
-        let judged_by = self.asks.ticket(Asker::Change);
+        let (ticket, binary) = (self.asks.ticket(Asker::Change), self.process.kubelet_id().clone());
         if let Some(change) = &mut self.change {
-            (change.stage, change.judged_by) = (Stage::Preflight(Box::new(rendered)), judged_by);
+            let until = later(self.now, 2 * limits::PREFLIGHT_DEADLINE);
+            change.judged_by = ticket.map(|ticket| Judge { ticket, binary: binary.clone(), until });
+            change.stage = Stage::Preflight(Box::new(rendered), binary);
         }
     }
 
@@ -301,15 +313,22 @@ impl State {
 
     /// The verdict on a candidate.
     pub(super) fn change_verdict(&mut self, verdict: Verdict) {
-        let Some(Change { source: Some(source), stage: Stage::Preflight(rendered), .. }) = self.change.clone() else {
+        let Some(Change { source: Some(source), stage: Stage::Preflight(rendered, binary), .. }) = self.change.clone()
+        else {
             return;
         };
+        if binary != *self.process.kubelet_id() {
+            return self.preflight_change(*rendered); // the one that is started next is another one by now
+        }
         self.count(Counter::Preflight(verdict.result()));
         let version = Version { source, digest: Some(rendered.digest.clone()) };
         match verdict {
             Verdict::Load(message) => self.reject(&version, ConfigError::Load, &message),
             Verdict::Validate(message) => self.reject(&version, ConfigError::Validate, &message),
             Verdict::Valid(remarks) => {
+                if let Some(change) = &mut self.change {
+                    change.judged_by = None;
+                }
                 for remark in remarks {
                     self.log(Level::Warn, format!("{version} is accepted, but: {remark}"));
                 }
@@ -325,12 +344,19 @@ impl State {
         }
     }
 
+    /// True while the verdict on a change that waits at the gate may still come.
+    pub(super) fn is_verdict_awaited(&self) -> bool {
+        let judge = self.change.as_ref().and_then(|change| change.judged_by.as_ref());
+        self.is_change_accepted() && judge.is_some_and(|judge| self.now < judge.until)
+    }
+
     /// The same after its time: the change waits at the gate meanwhile, as one without a verdict.
     pub(super) fn late_verdict(&mut self, ticket: Ticket, verdict: Verdict) {
         let Some(Change { source: Some(source), stage: Stage::Gate(rendered), judged_by, .. }) = &self.change else {
             return;
         };
-        if *judged_by != Some(ticket) {
+        let is_it = |judge: &Judge| judge.ticket == ticket && judge.binary == *self.process.kubelet_id();
+        if !judged_by.as_ref().is_some_and(is_it) {
             return;
         }
         let version = Version { source: source.clone(), digest: Some(rendered.digest.clone()) };
@@ -387,7 +413,7 @@ impl State {
         let is_it = |rendered: &Rendered| rendered.digest == *digest && self.pending_start().is_none();
         match &change.stage {
             Stage::Saving | Stage::Loading => false,
-            Stage::Preflight(rendered) => is_it(rendered),
+            Stage::Preflight(rendered, _) => is_it(rendered),
             Stage::Gate(rendered) => is_it(rendered) && self.waiting_for().is_none(),
             Stage::Recording => true,
         }

@@ -145,8 +145,12 @@ impl Failure {
 pub struct FailedRun {
     /// Its kubelet lived for so long.
     pub lived: Duration,
+    /// It could not even be started.
+    pub unstarted: bool,
     /// The API server was away, and not for the version.
     pub in_outage: bool,
+    /// The API server could not be reached when it ended, for whatever reason.
+    pub lacked_contact: bool,
     /// What it lacked, the API server or the container runtime, last known good lacked as well.
     pub control_lacked_it: bool,
 }

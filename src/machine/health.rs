@@ -90,7 +90,8 @@ impl State {
         self.health.suspended.map(|(suspension, _)| suspension)
     }
 
-    /// True while the kubelet's health matters: a trial, a control test, or the wait before a retry.
+    /// True while the kubelet's health matters: a trial, also of the local files after a reset, a control test, or the wait before a
+    /// retry.
     pub(super) fn is_observing(&self) -> bool {
         match &self.records().phase {
             // What is pinned is not what the test is about.
@@ -100,8 +101,13 @@ impl State {
                 // What failed may still be there, until the way back is prepared.
                 attempt.version.digest.is_none() || attempt.version.digest != self.running().digest
             }
-            _ => self.is_on_trial(),
+            _ => self.is_on_trial() || self.is_reset_tried(),
         }
+    }
+
+    /// True while it matters whether the API server sees the node: after a reset the process alone is tried.
+    pub(super) fn is_contact_observed(&self) -> bool {
+        self.is_observing() && self.records().phase.attempt().is_some()
     }
 
     /// What runs is judged by that; `None` where nobody could tell what was good before the change.
@@ -193,6 +199,8 @@ impl State {
     pub(super) fn probed(&mut self, ok: bool) {
         self.healthz_observed(ok);
         self.note_baseline(Observation::Healthz, [(Signal::Healthz, ok)]);
+        // What is tried after a reset may be ill for ever.
+        let reset = !self.is_contact_observed();
         let (now, start_timeout) = (self.now, self.settings.start_timeout);
         let Some(run) = self.process.run_mut() else { return };
         let mut gap = false;
@@ -203,7 +211,11 @@ impl State {
             run.record_bad(Signal::Healthz, now);
         }
         let starts = !run.is_good(Signal::Healthz) && now.since(run.start_timeout_from) < start_timeout;
-        let pause = if starts { limits::PROBE_STARTING } else { limits::PROBE_TRIAL };
+        let pause = match starts {
+            true => limits::PROBE_STARTING,
+            false if reset => limits::HUNG_INTERVAL,
+            false => limits::PROBE_TRIAL,
+        };
         if let Some(due) = self.health.due.get_mut(&Observation::Healthz) {
             *due = later(now, pause);
         }
@@ -362,10 +374,26 @@ impl State {
         self.health.environment(self.now).is_some_and(|seen| seen.shutting_down)
     }
 
-    /// Keeps `healthy_since` and what was earned before the clock last stopped.
+    /// The process gives the signs of health that it gave before, on a node that is not known to be ill.
+    fn is_process_well(&self, run: &Run) -> bool {
+        let is_bad = |signal| self.is_required_signal(signal) && run.bad.contains_key(&signal);
+        let answers = self.running().healthz.is_none() || run.is_good(Signal::Healthz);
+        let is_judged = self.suspended().is_none_or(|it| it == Suspension::ApiServer) && !self.is_runtime_away();
+        is_judged && run.is_ready() && answers && !is_bad(Signal::Healthz) && !is_bad(Signal::Watchdog)
+    }
+
+    /// Keeps `well_since`, `healthy_since` and what was earned before the clock last stopped.
     pub(super) fn update_health(&mut self) {
         if !self.is_observing() {
             return;
+        }
+        let (now, is_well) = (self.now, self.process.run().is_some_and(|run| self.is_process_well(run)));
+        if let Some(run) = self.process.run_mut() {
+            run.well_since = if is_well { run.well_since.or(Some(now)) } else { None };
+            let is_old = run.well_since.is_some_and(|since| now.since(since) > self.settings.trial_duration);
+            if let Some(attempt) = self.writer.attempt_mut().filter(|_| is_old) {
+                (attempt.exits, attempt.breaks) = (0, 0); // they are older than a trial's time
+            }
         }
         let Some(run) = self.process.run() else { return };
         let answers = run.is_good(Signal::Healthz);

@@ -154,6 +154,7 @@ mod tests {
         BadVersion {
             source,
             digest,
+            stood_for: None,
             kubelet,
             error,
             detail,

@@ -19,13 +19,15 @@ mod start;
 pub(super) struct Launch {
     next: Option<Next>,
     unusable: UnusableVersions,
-    /// What was given up because the store did not answer, each version with its latest question.
-    late: Vec<(Ticket, Version)>,
+    /// What was given up because the store did not answer, each version with its latest question; none is the local configuration.
+    late: Vec<(Ticket, Option<Version>)>,
     /// Contents that could not be judged and are tried all the same: asking again would only lengthen the outage.
     inconclusive: Vec<(Digest, KubeletId)>,
     /// Content of the local files, as they were last read.
     local: Option<Digest>,
     learning: Learning,
+    /// Questions for that in a row without an answer.
+    unanswered: u32,
     /// The kubelet's state files are in order for this policy ...
     policy: Option<String>,
     /// ... or are being put in order for that one.
@@ -42,6 +44,8 @@ enum Learning {
     Open,
     /// With what was asked for: none is the local configuration.
     Asked(Option<Version>),
+    /// The store gave no answer: what is not known is not waited for, but asked for again then.
+    Later(Moment),
     /// Known, or not to be known.
     Done,
 }
@@ -57,7 +61,8 @@ struct Next {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
     Loading,
-    Preflight(Box<Rendered>),
+    /// Judged by this binary.
+    Preflight(Box<Rendered>, KubeletId),
     /// `None`: the local file cannot be read; the kubelet judges it by itself.
     Ready(Option<Box<Rendered>>),
     Swapping(Option<Box<Rendered>>),
@@ -78,11 +83,15 @@ impl Launch {
 
     /// True if the content of what we would fall back to is not known yet, and may become known.
     pub(super) fn is_learning(&self, records: &Records) -> bool {
-        let unknown = match &records.last_known_good {
+        let is_awaited = matches!(self.learning, Learning::Open | Learning::Asked(_)) && self.unanswered == 0;
+        self.is_unknown(records) && is_awaited
+    }
+
+    fn is_unknown(&self, records: &Records) -> bool {
+        match &records.last_known_good {
             Some(version) => version.digest.is_none(),
             None => self.local.is_none() && records.phase.attempt().is_some(),
-        };
-        unknown && self.learning != Learning::Done
+        }
     }
 
     /// What they were read as says nothing of what they are by now.
@@ -105,19 +114,16 @@ impl Launch {
         self.inconclusive.insert(0, (digest, id));
     }
 
-    fn note_late(&mut self, ticket: Ticket, version: Version) {
+    fn note_late(&mut self, ticket: Ticket, version: Option<Version>) {
         self.late.retain(|(_, late)| *late != version);
         self.late.insert(0, (ticket, version));
         self.late.truncate(limits::UNUSABLE_KEPT);
     }
 
-    /// The store gave what was not waited for any more: the next start need not wait for it.
-    pub(super) fn loaded_late(&mut self, ticket: Ticket, rendered: &Rendered, now: Moment) {
-        let known = self.late.iter().position(|(of, _)| *of == ticket);
-        if let Some((_, version)) = known.map(|at| self.late.swap_remove(at)) {
-            self.unusable.could_be_read(&version, now);
-            self.note_known(version, rendered.clone());
-        }
+    /// What a late answer was asked for.
+    fn take_late(&mut self, ticket: Ticket) -> Option<(Ticket, Option<Version>)> {
+        let known = self.late.iter().position(|(of, _)| *of == ticket)?;
+        Some(self.late.swap_remove(known))
     }
 
     /// What lies there was verified, or written again.
@@ -174,21 +180,34 @@ impl Launch {
 
     pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {
         due.extend(self.unusable.deadlines().filter(|at| *at > now));
+        if let Learning::Later(at) = self.learning {
+            due.push(at);
+        }
     }
 }
 
 impl State {
     /// What is to run now.
     pub(super) fn desired(&self) -> Option<Version> {
-        desired(self.records(), self.process.current_kubelet(), &self.launch.unusable, self.now)
+        self.desired_with(self.records())
+    }
+
+    /// What would run with these records.
+    pub(super) fn desired_with(&self, records: &Records) -> Option<Version> {
+        desired(records, self.process.current_kubelet(), &self.launch.unusable, self.now)
     }
 
     /// Before anything is held against a version it must be known that it is not last known good under another name.
     pub(super) fn tick_learning(&mut self) {
-        if !self.launch.is_learning(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
+        if !self.launch.is_unknown(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
             return;
         }
-        if self.launch.learning == Learning::Open {
+        let is_due = match self.launch.learning {
+            Learning::Open => true,
+            Learning::Later(at) => self.now >= at,
+            Learning::Asked(_) | Learning::Done => false,
+        };
+        if is_due {
             let proven = self.records().last_known_good.clone();
             let source = proven.as_ref().map(|version| version.source.clone());
             let target = source.map_or(LoadTarget::Local, LoadTarget::Source);
@@ -208,6 +227,11 @@ impl State {
         match (result, version) {
             (Ok(rendered), Some(version)) => drop(self.learn_content(version, &rendered.digest)),
             (Ok(rendered), None) => self.launch.local = Some(rendered.digest),
+            (Err(RenderError::NoAnswer(_)), _) => {
+                let pause = duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.launch.unanswered);
+                self.launch.unanswered = self.launch.unanswered.saturating_add(1);
+                self.launch.learning = Learning::Later(later(self.now, pause));
+            }
             (Err(_), _) => {}
         }
     }
@@ -319,9 +343,7 @@ impl State {
 
     /// The store gave no answer to a load: that does not keep the kubelet down.
     fn next_unanswered(&mut self, ticket: Ticket, version: Option<&Version>, why: &str) {
-        if let Some(version) = version {
-            self.launch.note_late(ticket, version.clone());
-        }
+        self.launch.note_late(ticket, version.cloned());
         let known = self.launch.known.iter().find(|(known, _)| is_same(Some(known), version)).cloned();
         match (known, version) {
             // It was verified before in this life, and its path is known.
@@ -333,6 +355,29 @@ impl State {
             (None, None) => {
                 self.log(Level::Warn, format!("the local configuration cannot be read: {why}"));
                 self.set_stage(Stage::Ready(None));
+            }
+        }
+    }
+
+    /// The store gave what was not waited for any more: the next start need not wait for it. Of the local files it is what the kubelet
+    /// was started with, unless somebody has written them since.
+    pub(super) fn loaded_late(&mut self, ticket: Ticket, rendered: &Rendered) {
+        match self.launch.take_late(ticket) {
+            None => {}
+            Some((_, Some(version))) => {
+                self.launch.unusable.could_be_read(&version, self.now);
+                self.launch.note_known(version, rendered.clone());
+            }
+            Some((_, None)) if self.are_local_files_touched() => {}
+            Some((_, None)) => {
+                self.launch.local = Some(rendered.digest.clone());
+                match &mut self.launch.next {
+                    Some(Next { version: None, stage: Stage::Ready(unread @ None), .. }) => {
+                        *unread = Some(Box::new(rendered.clone())); // it waits for its start
+                    }
+                    _ if self.process.learn(rendered) => self.note_run(),
+                    _ => {}
+                }
             }
         }
     }
@@ -400,12 +445,17 @@ impl State {
         self.ask(Asker::Start, limits::LAUNCH_PREFLIGHT_DEADLINE, |ticket| {
             Effect::Preflight(ticket, judged, Afterwards::Ends)
         });
-        self.set_stage(Stage::Preflight(Box::new(rendered)));
+        self.set_stage(Stage::Preflight(Box::new(rendered), self.process.kubelet_id().clone()));
     }
 
     /// The verdict on what is to be started.
     pub(super) fn next_verdict(&mut self, verdict: Verdict) {
-        let Some(Next { version, stage: Stage::Preflight(rendered), .. }) = self.launch.next.clone() else { return };
+        let Some(Next { version, stage: Stage::Preflight(rendered, binary), .. }) = self.launch.next.clone() else {
+            return;
+        };
+        if binary != *self.process.kubelet_id() {
+            return self.preflight_next(*rendered); // it is not the one that is started
+        }
         self.count(Counter::Preflight(verdict.result()));
         let Some(version) = version else { return };
         match verdict {
@@ -429,6 +479,9 @@ impl State {
     fn refused(&mut self, version: &Version, error: ConfigError, message: &str) {
         self.emit(events::rejected(&version.source, message));
         self.refuse_at_start(version, error, message);
+        if self.process.current_kubelet() != self.process.kubelet_id() {
+            return self.cannot_use(version, error, message); // the binary that runs takes it: it is to be the next rung all the same
+        }
         self.launch.next = None;
         self.tick_launch();
     }

@@ -16,8 +16,7 @@
 //!   supervisor that stood still) begins that anew, and so does one that finds it alive.
 //! - **Who is at fault.** When the time is over the store is asked for what would be started, and then the node is observed. The restart
 //!   waits while [`NoRestart`] has a reason; and if the node was ill, for the whole time again.
-//! - **How often.** Each restart doubles the time that the next one takes, up to an hour; an hour of life undoes that, and another
-//!   content.
+//! - **How often.** Each restart doubles the time that the next one takes, up to an hour; an hour of life undoes that, and a change.
 //! - **What it is not.** No failure, no exit, no try: nothing is held against any version.
 
 use std::time::Duration;
@@ -25,6 +24,7 @@ use std::time::Duration;
 use super::asks::Asker;
 use super::evidence::{Environment, Failure, Query, Signal, Suspension};
 use super::io::{Effect, StoreRequest};
+use super::ladder::is_same;
 use super::model::{Moment, RenderError, Rendered, later};
 use super::records::{Phase, Version};
 use super::{Level, State, events, limits};
@@ -59,6 +59,8 @@ struct Seen {
     not_restarted: Option<NoRestart>,
     /// What would be started was loaded, and need not be again while the kubelet gives no sign of life.
     is_loaded: bool,
+    /// That is other content than what runs.
+    is_edited: bool,
     /// The observation of the node is waited for until then: the kubelet is restarted, or not.
     observing: Option<Moment>,
 }
@@ -147,7 +149,7 @@ impl Liveness {
         self.seen.unresponsive_since.is_some()
     }
 
-    /// Another content is started: it need not hang as the one before.
+    /// Another version is switched to: it need not hang as the one before.
     pub(super) fn forget_restarts(&mut self) {
         self.restarts = 0;
     }
@@ -241,12 +243,6 @@ impl State {
         self.is_on_test() && self.suspended().is_none() && asks && (is_starting || self.is_required_signal(by))
     }
 
-    /// False if it gives no sign of life, as far as anybody looks for one that it could give.
-    pub(super) fn lives(&self) -> bool {
-        let is_looked_for = !self.settings.hung_after.is_zero() && self.running().healthz.is_some();
-        !is_looked_for || self.liveness.seen.was_alive && !self.liveness.is_unresponsive()
-    }
-
     fn last_ping(&self) -> Option<Moment> {
         self.process.run().and_then(|run| run.good.get(&Signal::Watchdog)).copied()
     }
@@ -316,7 +312,9 @@ impl State {
         if let Some(why) = self.is_running_damaged().then_some(NoRestart::Damaged).or(why) {
             return self.leave_running(why);
         }
-        self.liveness.seen.is_loaded = true;
+        let content = result.as_ref().ok().map(|rendered| &rendered.digest);
+        let is_edited = content.is_some() && content != self.running().digest.as_ref();
+        (self.liveness.seen.is_loaded, self.liveness.seen.is_edited) = (true, is_edited);
         self.observe_hung();
     }
 
@@ -361,8 +359,8 @@ impl State {
 
     fn restart_hung(&mut self) {
         let Some(since) = self.liveness.seen.unresponsive_since else { return };
-        self.count_exit_after_reset(self.active().cloned().as_ref(), "as it hung");
-        if self.active().is_none() && self.desired().is_some() {
+        self.count_exit_after_reset(&self.running().clone(), "it hung");
+        if !is_same(self.desired().as_ref(), self.active()) {
             return; // it is not restarted as it was
         }
         self.liveness.seen.unresponsive_since = None;
@@ -370,7 +368,9 @@ impl State {
         self.liveness.restarts = self.liveness.restarts.saturating_add(1);
         let next = self.liveness.patience(self.settings.hung_after);
         let source = self.active().map(|version| version.source.clone());
-        let mut event = events::hung(source.as_ref(), missing(self.liveness_signal()), unresponsive_for, next);
+        let with = if self.liveness.seen.is_edited { "its files as they are now" } else { "the same configuration" };
+        let missing = missing(self.liveness_signal());
+        let mut event = events::hung(source.as_ref(), missing, unresponsive_for, with, next);
         event.log_tail = self.last_log_lines(usize::MAX);
         self.emit(event);
         self.dump_and_stop();
@@ -381,9 +381,10 @@ impl State {
         self.settings.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL)
     }
 
-    /// True while nobody else is to ping: a verdict comes on a kubelet that hangs, or it has never pinged.
+    /// True while nobody else is to ping: a verdict comes on a kubelet that hangs, or it has never pinged. For one that a worker before
+    /// us left, and that is not gone on with, the monitor does.
     fn pings_itself(&self) -> bool {
-        let Some(run) = self.process.run() else { return true };
+        let Some(run) = self.process.run() else { return self.process.former().is_none() };
         !run.good.contains_key(&Signal::Watchdog) || self.is_hang_judged()
     }
 

@@ -158,8 +158,9 @@ impl State {
             || self.process.is_leaving()
             || self.is_failure_pending()
             || self.is_change_imminent()
+            || self.is_verdict_awaited()
             || !self.launch.is_idle()
-            || self.writer.is_dirty()
+            || self.writer.is_dirty() && self.writer.failure().is_none()
     }
 
     pub(super) fn config_map_fetched(&mut self, result: Result<Arc<Payload>, FetchError>) {

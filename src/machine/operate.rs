@@ -7,7 +7,8 @@ use super::io::Effect;
 use super::ladder::{is_same, refusal};
 use super::model::Moment;
 use super::proposal::{Execution, Proposal};
-use super::records::{Attempt, BadVersion, ConfirmationWait, Phase, Pin, Records, Stored, Version};
+use super::records::{BadVersion, ConfirmationWait, Phase, Pin, Records, Stored, Version};
+use super::sync::AskedFor;
 use super::{Kubelet, State};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::Source;
@@ -44,6 +45,9 @@ impl State {
                     .into(),
             );
         }
+        if *self.process.kubelet() == Kubelet::NotBegun && self.reading.is_late() {
+            return Some("the record of this node has not been read yet, as the disk does not answer".to_owned());
+        }
         if let Some(why) = self.writer.read_only() {
             return Some(format!("the record of this node cannot be read, so nothing is changed: {why}"));
         }
@@ -57,7 +61,7 @@ impl State {
         }
         let mut after = self.records().clone();
         let (reason, answer) = match command {
-            Command::Retry => (EventReason::Retried, retry(&mut after)?),
+            Command::Retry => (EventReason::Retried, retry(&mut after, &self.sync.asked_for())?),
             Command::Acknowledge { class } => {
                 let answer = self.acknowledge(&mut after, *class)?;
                 if let Some(version) = after.assigned.clone() {
@@ -91,7 +95,9 @@ impl State {
             Command::Thaw if !after.frozen => return Err("not frozen".to_owned()),
             Command::Thaw => {
                 after.frozen = false;
-                (EventReason::Thawed, "changes are taken up again".to_owned())
+                let then =
+                    if after.pin.is_some() { "what runs is pinned until unpin" } else { "changes are taken up again" };
+                (EventReason::Thawed, then.to_owned())
             }
             Command::Confirm { extend_seconds } => {
                 let answer = self.confirm(&mut after.phase, *extend_seconds)?;
@@ -153,7 +159,9 @@ impl State {
         let then = if records.frozen { "no change is taken up until thaw" } else { "the assignment is followed again" };
         if let Phase::AwaitingConfirmation(attempt, wait) = &mut records.phase {
             *wait = ConfirmationWait::within(wait.left, self.now, self.settings.boot_id());
-            return format!("{then}; {} is to be confirmed within {} s", attempt.version, wait.left);
+            if attempt.needs_confirmation() {
+                return format!("{then}; {} is to be confirmed within {} s", attempt.version, wait.left);
+            }
         }
         then.to_owned()
     }
@@ -202,6 +210,9 @@ impl State {
         let Some((records, version)) = self.rolled_back(Failure::Operator, REQUESTED) else {
             let fallen = self.active() != proven && !is_same(self.active(), proven);
             let unusable = proven.filter(|_| fallen).and_then(|proven| self.launch.unusable(proven));
+            if let Some(why) = self.local_failure() {
+                return Err(format!("nothing is on trial: {why}"));
+            }
             return Err(match unusable {
                 Some(unusable) => format!(
                     "{} runs already, because what was proven last cannot be used: {}",
@@ -211,8 +222,7 @@ impl State {
                 None => nothing_to_leave(proven),
             });
         };
-        let to = Version::name(proven);
-        let answer = format!("going back to {to}");
+        let answer = format!("going back to {}", Version::name(self.desired_with(&records).as_ref()));
         Ok((records, Execution { reason: EventReason::RolledBack, message: None, about: Some(version), answer }))
     }
 
@@ -259,7 +269,9 @@ impl State {
             return;
         }
         let Some((retry, confirm)) = self.sync.annotations() else { return };
-        let Some((records, proposal)) = annotated(self.records(), retry, confirm) else { return };
+        let Some((records, proposal)) = annotated(self.records(), &self.sync.asked_for(), retry, confirm) else {
+            return;
+        };
         if matches!(&proposal, Proposal::Command(_, Execution { reason: EventReason::Retried, .. })) {
             if self.sync.next_retry().is_some_and(|at| self.now < at) {
                 return; // it is obeyed then, if it is still there
@@ -273,7 +285,12 @@ impl State {
 const REQUESTED: &str = "an operator asked for it";
 
 /// What the annotations change, if anything.
-fn annotated(records: &Records, retry: Option<&str>, confirm: Option<&str>) -> Option<(Records, Proposal)> {
+fn annotated(
+    records: &Records,
+    asked_for: &AskedFor,
+    retry: Option<&str>,
+    confirm: Option<&str>,
+) -> Option<(Records, Proposal)> {
     let mut after = records.clone();
     let by_annotation = |reason, version: Version, what: &str| {
         let message = Some(format!("By annotation: {version} {what}"));
@@ -283,7 +300,7 @@ fn annotated(records: &Records, retry: Option<&str>, confirm: Option<&str>) -> O
         after.retried = retry.map(str::to_owned);
         let wanted = |version: &&Version| retry.is_some_and(|wanted| names(wanted, &version.source));
         let version = records.assigned.as_ref().filter(wanted).filter(|version| forget(&mut after, version)).cloned();
-        let then = tried_again(&after);
+        let then = tried_again(&after, asked_for);
         let proposal = version.map(|version| by_annotation(EventReason::Retried, version, then));
         return Some((after, proposal.unwrap_or(Proposal::Note)));
     }
@@ -333,13 +350,10 @@ pub(crate) fn offline(stored: Stored, command: &Command, now: Moment) -> Result<
     if let Some(why) = state.unable() {
         return Err(why);
     }
-    let (mut records, execution) = state.execute(command)?;
-    if let Some(version) = records.assigned.clone().filter(|_| *command == Command::Retry) {
-        // Nobody is there to look at it again, nor to say what is good now: it is judged by what was when last proven.
-        let baseline = Some(records.good_signals.clone()).filter(|signals| !signals.is_empty());
-        records.phase = Phase::Trial(Attempt { baseline, ..Attempt::new(version) });
-    }
+    let (records, execution) = state.execute(command)?;
     let answer = match command {
+        // It is looked at as any change: its policy, its hazards, the kubelet's verdict.
+        Command::Retry => format!("{}, once the next supervisor has seen it", execution.answer),
         // The next supervisor reads the policy, and goes by it.
         Command::Acknowledge { .. } => {
             format!("{}, as far as the node's policy lets that be acknowledged", execution.answer)
@@ -349,26 +363,34 @@ pub(crate) fn offline(stored: Stored, command: &Command, now: Moment) -> Result<
     Ok((records, answer))
 }
 
-fn retry(records: &mut Records) -> Result<String, String> {
+fn retry(records: &mut Records, asked_for: &AskedFor) -> Result<String, String> {
     if records.assigned.is_none() && records.try_local_again() {
-        return Ok(format!("the local configuration {}", tried_again(records)));
+        let pinned = "can be tried again, once unpin lets it"; // a freeze lets no change in, and this is none
+        return Ok(format!(
+            "the local configuration {}",
+            if records.pin.is_some() { pinned } else { "is tried again" }
+        ));
     }
     let Some(version) = records.assigned.clone() else {
         return Err("no ConfigMap is assigned: there is nothing to try again".to_owned());
     };
     if forget(records, &version) {
-        Ok(format!("{version} {}", tried_again(records)))
+        Ok(format!("{version} {}", tried_again(records, asked_for)))
     } else {
         Err(format!("nothing is held against {version}: there is nothing to try again"))
     }
 }
 
 /// What becomes of a version that nothing is held against any more.
-fn tried_again(records: &Records) -> &'static str {
-    match (&records.pin, records.frozen) {
-        (Some(_), _) => "can be tried again, once unpin lets the assignment be followed",
-        (None, true) => "can be tried again, once thaw lets changes in",
-        (None, false) => "is tried again",
+fn tried_again(records: &Records, asked_for: &AskedFor) -> &'static str {
+    let assigned = records.assigned.as_ref().map(|version| &version.source);
+    match (&records.pin, records.frozen, asked_for) {
+        (.., AskedFor::Version(latest)) if latest.as_ref() != assigned => {
+            "can be tried again, but is not what is assigned by now"
+        }
+        (Some(_), ..) => "can be tried again, once unpin lets the assignment be followed",
+        (None, true, _) => "can be tried again, once thaw lets changes in",
+        (None, false, _) => "is tried again",
     }
 }
 
@@ -378,7 +400,7 @@ mod tests {
 
     use super::*;
     use crate::machine::model::{ConfigError, KubeletId};
-    use crate::machine::records::{BadReason, LocalHazards, RecordFile};
+    use crate::machine::records::{Attempt, BadReason, LocalHazards, RecordFile};
     use kubelet_config::digest::Digest;
     use kubelet_config::hazard::HazardClass;
     use kubelet_config::source::ConfigMapRef;
@@ -436,6 +458,18 @@ mod tests {
         }
         assert_eq!(records.local_hazards.as_ref().unwrap().acknowledged, refused);
         assert!(told(&records, &Command::Acknowledge { class: HazardClass::Forbidden }).is_err());
+    }
+
+    /// What was refused is looked at as any change by the next supervisor, and not put on trial by a command.
+    #[test]
+    fn without_a_supervisor_a_retry_admits_nothing() {
+        let version = version("x");
+        let state = State::stopped(Records::default(), None, Moment::default());
+        let bad = vec![state.bad(&version, BadReason::Rejected, ConfigError::Validate, "")];
+        let refused = Records { bad, assigned: Some(version), ..Records::default() };
+        let (after, answer) = told(&refused, &Command::Retry).unwrap();
+        assert!(after.bad.is_empty() && after.phase == Phase::Settled, "{after:?}");
+        assert!(answer.ends_with("is tried again, once the next supervisor has seen it"), "{answer}");
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl State {
     pub(super) fn refuse_by_policy(&mut self, version: &Version, rendered: &Rendered) -> bool {
         self.note_policy(&rendered.admission.policy);
         // The same name may have other bytes: an API server can lie.
-        if self.is_taken_up(&version.source) && self.running().digest.as_ref() == Some(&rendered.digest) {
+        if self.taken_up(&version.source).is_some_and(|known| known.has_content(&rendered.digest)) {
             return false;
         }
         if let Some(why) = rendered.admission.policy.admits_nothing() {
@@ -102,7 +102,7 @@ impl State {
     /// The same of what was refused as it is, unread.
     pub(super) fn refuse_unread(&mut self, source: &Source, why: &str) {
         self.note_policy(&PolicyState::InForce);
-        if self.is_taken_up(source) {
+        if self.taken_up(source).is_some() {
             return self.end_change(source);
         }
         self.reject_by_policy(source, why);
@@ -115,12 +115,12 @@ impl State {
         refused.or_else(|| self.out_of_date(signed.as_ref()?, rendered))
     }
 
-    /// What was taken up may expire, and what was proven may be found again.
+    /// What was taken up may expire, and what was proven may be found again. What was refused was not taken up.
     fn out_of_date(&self, signed: &Signed, rendered: &Rendered) -> Option<String> {
         let records = self.records();
         let attempt = records.phase.attempt().map(|attempt| &attempt.version);
-        let known = [records.assigned.as_ref(), records.last_known_good.as_ref(), attempt];
-        if known.into_iter().flatten().any(|version| version.has_content(&rendered.digest)) {
+        let known = records.proven.iter().chain(&records.last_known_good).chain(attempt);
+        if known.into_iter().any(|version| version.has_content(&rendered.digest)) {
             return None;
         }
         signed.out_of_date(records.sequences.get(&signed.pool).copied(), self.now.wall_seconds())
@@ -132,11 +132,13 @@ impl State {
         assigned.and_then(|assigned| self.bad_version(assigned)).is_some_and(|bad| bad.by_policy)
     }
 
-    /// True if it was admitted before, and runs: it goes on.
-    fn is_taken_up(&self, source: &Source) -> bool {
-        let is_it = |version: &Version| version.source == *source;
-        let assigned = self.records().assigned.as_ref().is_some_and(is_it);
-        assigned && self.process.run().is_some() && self.active().is_some_and(is_it)
+    /// What was admitted before under this assigned name, and is last known good or on trial: it goes on.
+    fn taken_up(&self, source: &Source) -> Option<&Version> {
+        let records = self.records();
+        let is_it = |version: &&Version| version.source == *source;
+        records.assigned.as_ref().filter(is_it)?;
+        let tried = records.phase.trial().map(|attempt| &attempt.version);
+        records.last_known_good.iter().chain(tried).find(is_it)
     }
 
     /// Why what was loaded is not started. What is on record was admitted once, so it takes a policy that can be read.

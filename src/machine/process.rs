@@ -1,9 +1,9 @@
 //! The kubelet's process: starts, exits, stops, and the pauses between.
 
-use super::evidence::Query;
+use super::evidence::{Failure, Query};
 use super::io::{Effect, no_answer};
 use super::model::{Exit, KubeletId, Moment, Rendered, RestartCause, RunId, StartedKubelet, later};
-use super::records::{RunningConfig, Started, Version};
+use super::records::{Phase, RunningConfig, Started, Version};
 use super::{Counter, Level, Run, State, limits};
 use kubelet_config::duration;
 use kubelet_config::policy::Signed;
@@ -121,6 +121,16 @@ impl Process {
         self.running.version = version;
     }
 
+    /// What runs with local files that could not be read in time runs with these; false if it does not.
+    pub(super) fn learn(&mut self, local: &Rendered) -> bool {
+        let is_it = matches!(self.kubelet, Kubelet::Starting | Kubelet::Running(_));
+        let unknown = is_it && self.running.version.is_none() && self.running.digest.is_none();
+        if unknown {
+            self.running = RunningConfig::new(None, local.clone());
+        }
+        unknown
+    }
+
     /// The same content, signed anew.
     pub(super) fn set_signed(&mut self, signed: Option<Signed>) {
         self.running.signed = signed;
@@ -175,7 +185,7 @@ impl Process {
     pub(super) fn may_change(&self, now: Moment) -> bool {
         match &self.kubelet {
             Kubelet::Running(run) => run.is_ready() || now >= later(run.started, limits::START_UNDISTURBED),
-            Kubelet::Waiting { .. } => self.starts > 0,
+            Kubelet::Waiting { .. } => self.starts > 0 || self.former.is_some(),
             Kubelet::NotBegun | Kubelet::Starting | Kubelet::Stopping | Kubelet::Gone => false,
         }
     }
@@ -216,7 +226,7 @@ impl State {
         }
         (self.process.exited, self.process.hung) = (false, false);
         if next.digest != self.process.running.digest {
-            self.liveness.forget_restarts();
+            self.reconsider(); // hazards are weighed against what runs
         }
         self.forget_last_run();
         self.process.running = next;
@@ -272,7 +282,7 @@ impl State {
                 let what = if adopted { "the kubelet goes on" } else { "kubelet started" };
                 let name = Version::name(self.active());
                 self.log(Level::Info, format!("{what}, pid {}, with {name}", id.pid));
-                if self.is_observing() {
+                if self.is_contact_observed() {
                     self.query(Query::Lease);
                 }
                 self.collect();
@@ -284,8 +294,18 @@ impl State {
             Err(why) => {
                 self.log(Level::Warn, format!("the kubelet could not be started: {why}"));
                 self.process.starts = self.process.starts.max(1);
+                self.process.kubelet = Kubelet::Waiting { until: self.now };
+                let went_on = self.records().started.is_some(); // what is missed then is one that a worker before us left
                 self.miss_former();
-                self.wait_for_restart();
+                let never = self.new_run(RunId::default());
+                let is_like = match &self.records().phase {
+                    Phase::ControlTest(attempt, _) => attempt.failed.unstarted,
+                    _ => true,
+                };
+                if went_on || !is_like || !self.note_exit(&never, Failure::Exits, format!("a start that failed: {why}"))
+                {
+                    self.wait_for_restart();
+                }
             }
         }
     }
@@ -359,7 +379,12 @@ impl State {
                 if !run.is_ready() {
                     self.launch.forget_state_files();
                 }
-                if !self.note_exit(&run, exit) {
+                let (failure, detail) = if run.was_up {
+                    (Failure::Exits, exit.to_string())
+                } else {
+                    (Failure::ExitBeforeReady, format!("the kubelet ended before it was ready: {exit}"))
+                };
+                if !self.note_exit(&run, failure, detail) {
                     self.wait_for_restart();
                 }
             }

@@ -196,6 +196,8 @@ pub struct Attempt {
     pub progress: Option<Progress>,
     /// How often the control test cleared it.
     pub clearances: u32,
+    /// It was cleared of a runtime that went away: that is no new cause.
+    pub runtime_tested: bool,
     /// How it failed last.
     pub failed: FailedRun,
     /// Seconds within which somebody must confirm it once it is proven; `None`: nobody need.
@@ -271,6 +273,9 @@ pub struct BadVersion {
     pub source: Source,
     /// Its content; empty when it could not be rendered, or when only this version of it was refused.
     pub digest: Option<Digest>,
+    /// Where only its name was refused: the content that the name stood for, if that was known. Of another one nothing was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stood_for: Option<Digest>,
     /// The kubelet binary it failed with.
     pub kubelet: KubeletId,
     /// Native's error.

@@ -9,11 +9,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::Failure;
+use super::evidence::{Failure, Signal};
+use super::ladder::is_same;
 use super::model::{Moment, later};
 use super::proposal::Proposal;
-use super::records::{Phase, Records, Version};
-use super::{Counter, Level, Run, State, events, limits};
+use super::records::{Phase, Records, RunningConfig, Version};
+use super::{Counter, Level, State, events, limits};
 
 /// The way back from a reset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +58,9 @@ impl State {
     pub(super) fn local_failure(&self) -> Option<String> {
         let records = self.records();
         let reset = records.reset.as_ref().filter(|_| records.assigned.is_none() && records.pin.is_none())?;
-        Some(format!("the local configuration: {}; {} runs in its place", reset.failed.as_ref()?, reset.before))
+        let then =
+            if is_same(self.active(), Some(&reset.before)) { "runs in its place" } else { "cannot run in its place" };
+        Some(format!("the local configuration: {}; {} {then}", reset.failed.as_ref()?, reset.before))
     }
 
     /// What runs, as the status has it: after a reset nothing, as native's. What runs in the place of the local files stands in the
@@ -65,15 +68,28 @@ impl State {
     pub(super) fn active_in_status(&self) -> Option<&Version> {
         let is_told =
             self.sync_error().is_none() && self.assigned_in_status().is_none() && self.local_failure().is_some();
-        self.active().filter(|_| !is_told)
+        let before = self.records().reset.as_ref().map(|reset| &reset.before);
+        self.active().filter(|active| !is_told || !is_same(Some(active), before))
+    }
+
+    /// The local files, under whatever name.
+    fn is_local(&self, config: &RunningConfig) -> bool {
+        config.version.is_none() || config.digest.is_some() && config.digest.as_ref() == self.launch.local()
+    }
+
+    /// True while the local files are tried, under whatever name.
+    pub(super) fn is_reset_tried(&self) -> bool {
+        let records = self.records();
+        let is_open = records.reset.as_ref().is_some_and(|reset| reset.failed.is_none()) && records.pin.is_none();
+        is_open && self.process.starts() > 0 && self.is_local(self.running())
     }
 
     /// The kubelet ended by itself, or while no worker watched it; the local files are tried, or this runs in their place.
-    pub(super) fn count_exit_after_reset(&mut self, ran: Option<&Version>, how: &str) {
-        let is_local = ran.is_none();
+    pub(super) fn count_exit_after_reset(&mut self, ran: &RunningConfig, how: &str) {
+        let is_local = self.is_local(ran);
         let Some(reset) = self.records().reset.clone().filter(|_| self.records().pin.is_none()) else { return };
         let in_place = self.records().in_place_of_local();
-        if is_local == in_place.is_some() || !is_local && ran != in_place {
+        if is_local == in_place.is_some() || !is_local && !is_same(ran.version.as_ref(), in_place) {
             return; // what runs says nothing of what is tried
         }
         let exits = reset.exits.saturating_add(1);
@@ -82,7 +98,7 @@ impl State {
         let is_over = exits >= limits::TRIAL_EXITS << rounds;
         match (is_over, is_local) {
             (true, true) => {
-                let why = format!("the kubelet ended {exits} times with it, last {how}");
+                let why = format!("the kubelet ended {exits} times with it, last: {how}");
                 self.local_failed(Failure::Exits, why);
             }
             (true, false) => self.try_local_again(),
@@ -113,33 +129,30 @@ impl State {
 
     /// The local files have failed, or are proven.
     pub(super) fn tick_reset(&mut self) {
-        let Some(run) = self.run_after_reset() else { return };
-        let (ready, started) = (run.ready_at, run.started);
-        let is_open = self.records().in_place_of_local().is_none();
-        if is_open && ready.is_none() && self.now.since(started) >= self.settings.start_timeout {
+        let Some((up, _)) = self.reset_until().filter(|(_, until)| self.now >= *until) else { return };
+        if !up {
             let seconds = self.settings.start_timeout.as_secs();
             self.local_failed(Failure::StartTimeout, format!("the kubelet gave no READY=1 within {seconds} s"));
-        } else if ready.is_some_and(|at| self.now.since(at) >= self.settings.trial_duration)
-            && self.lives()
-            && self.writer.is_idle()
-        {
+        } else if self.writer.is_idle() {
             self.log(Level::Info, "the kubelet lives with its local configuration");
             self.propose(Records { reset: None, ..self.records().clone() }, Proposal::Note);
         }
     }
 
     pub(super) fn reset_deadlines(&self, due: &mut Vec<Moment>) {
-        let Some(run) = self.run_after_reset() else { return };
-        due.push(match run.ready_at {
-            Some(ready) => later(ready, self.settings.trial_duration),
-            None => later(run.started, self.settings.start_timeout),
-        });
+        due.extend(self.reset_until().map(|(_, until)| until));
     }
 
-    /// The kubelet with which the local files are tried.
-    fn run_after_reset(&self) -> Option<&Run> {
-        let records = self.records();
-        let is_tried = records.reset.is_some() && records.pin.is_none() && self.active().is_none();
-        self.process.run().filter(|_| is_tried)
+    /// Until when the local files have to show what they are worth: to be proven once the kubelet is up, to have failed before. `None`
+    /// while they are not tried, the node is at fault, or the kubelet that was healthy is not. One that never answered healthz, which may
+    /// be out of reach, is judged by its process.
+    fn reset_until(&self) -> Option<(bool, Moment)> {
+        let run = self.process.run().filter(|_| self.is_reset_tried() && self.suspended().is_none())?;
+        let Some(ready) = run.ready_at else {
+            return Some((false, later(run.start_timeout_from, self.settings.start_timeout)));
+        };
+        let by_process = Some(ready.max(run.start_timeout_from)).filter(|_| !run.good.contains_key(&Signal::Healthz));
+        let since = run.healthy_since.or(by_process).filter(|_| self.active().is_none())?;
+        Some((true, later(since, self.settings.trial_duration)))
     }
 }

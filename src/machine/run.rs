@@ -22,6 +22,8 @@ pub struct Run {
     pub start_timeout_from: Moment,
     /// Every signal it is judged by has been good since then.
     pub healthy_since: Option<Moment>,
+    /// The process has given all signs of health that it gave before since then, in contact or not, on a node that is well.
+    pub well_since: Option<Moment>,
     /// It was ready once, and answered healthz if it is judged by that.
     pub was_up: bool,
     /// The Node's last heartbeat before the start.
@@ -117,7 +119,7 @@ impl Run {
     pub(super) fn woke_up(&mut self, now: Moment) {
         self.begin_anew(now);
         self.good.iter_mut().filter(|(signal, _)| **signal != Signal::Healthz).for_each(|(_, at)| *at = now);
-        self.healthy_since = None;
+        (self.healthy_since, self.well_since) = (None, None);
     }
 
     /// True if the kubelet itself is seen by the API server.
@@ -152,7 +154,7 @@ impl Run {
 
     /// What was seen so far says nothing of what comes.
     pub(super) fn forget_health(&mut self) {
-        self.healthy_since = None;
+        (self.healthy_since, self.well_since) = (None, None);
         self.good.remove(&Signal::Healthz);
     }
 }

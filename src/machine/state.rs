@@ -99,7 +99,7 @@ impl State {
         if let Input::Loaded(ticket, id, result) = &input {
             self.process.note_kubelet(id.clone());
             if let Ok(rendered) = result {
-                self.launch.loaded_late(*ticket, rendered, now); // maybe nobody waits for it any more
+                self.loaded_late(*ticket, rendered); // maybe nobody waits for it any more
             }
         }
         match input.ticket().map(|ticket| self.asks.answered(ticket, self.now)) {
@@ -248,7 +248,7 @@ impl State {
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         let mut due = Vec::new();
-        due.extend(self.reading.deadline());
+        self.reading.deadlines(&mut due);
         due.extend(self.status_due_at());
         self.asks.deadlines(&mut due);
         self.writer.deadlines(&mut due);

@@ -51,6 +51,14 @@ pub(super) struct ConfigSync {
     retry: Option<(u32, Moment)>,
 }
 
+/// The latest version that is asked for.
+pub(super) enum AskedFor {
+    /// Nobody said so far.
+    Unknown,
+    /// This one, if there is any.
+    Version(Option<Source>),
+}
+
 /// What is to be done about the assignment.
 pub(super) enum Resolution {
     /// It is not known yet.
@@ -112,6 +120,11 @@ impl ConfigSync {
             ConfigMapState::Checkpointed(source) => Some(source.clone()),
             ConfigMapState::Pending | ConfigMapState::Failed { .. } => None,
         }
+    }
+
+    /// The version that is asked for now.
+    pub(super) fn asked_for(&self) -> AskedFor {
+        if self.assignment == Assignment::Unknown { AskedFor::Unknown } else { AskedFor::Version(self.resolved()) }
     }
 
     /// True if the assignment names no ConfigMap that there is, or another than this.
@@ -205,11 +218,12 @@ impl State {
         if matches!(self.sync.error, Some((SyncError::Download, _))) {
             self.sync.error = None;
         }
-        if self.sync.config_map == ConfigMapState::Checkpointed(source) {
+        if self.sync.config_map == ConfigMapState::Checkpointed(source.clone()) {
             return;
         }
-        // What was asked for once more after a failure of ours waits for its time.
-        if !matches!(self.sync.config_map, ConfigMapState::Pending) {
+        // What was asked for once more after a failure of ours, or is seen once more, waits for its time.
+        let is_new = self.sync.resolved().is_some_and(|before| before != source);
+        if is_new || matches!(self.sync.config_map, ConfigMapState::Failed { .. }) {
             self.sync.retry = None;
         }
         self.sync.config_map = ConfigMapState::Present(payload);
@@ -266,7 +280,12 @@ impl State {
     /// A change that waits for a store that cannot be written does not wait in silence.
     pub(super) fn tell_of_store(&mut self) {
         let Some(why) = self.writer.failure().map(str::to_owned) else { return };
-        if matches!(self.resolution(), Some(Resolution::Version(source, _)) if !self.sync.is_handled(&source)) {
+        let waits = match self.resolution() {
+            Some(Resolution::Version(source, _)) => !self.sync.is_handled(&source),
+            Some(Resolution::Local) => !self.is_reset(),
+            _ => false,
+        };
+        if waits {
             self.sync_failed(SyncError::Internal, why);
         }
     }

@@ -6,7 +6,7 @@ use super::asks::{Asker, Observation};
 use super::evidence::{Baseline, FailedRun, Failure, FailureFamily, Query, Signal, Suspension};
 use super::io::Effect;
 use super::ladder::is_same;
-use super::model::{Exit, Moment, later};
+use super::model::{Moment, RunId, later};
 use super::proposal::Proposal;
 use super::records::{Attempt, Phase, Records, Version};
 use super::{Kubelet, Level, Run, State, events, limits};
@@ -146,7 +146,12 @@ impl State {
     /// Notes a failure, and has the node observed before it is judged.
     fn note_failure(&mut self, failure: Failure, detail: String, run: &Run) {
         let in_outage = self.suspended() == Some(Suspension::ApiServer);
-        let run = FailedRun { lived: self.now.since(run.started), in_outage, control_lacked_it: false };
+        // No kubelet ends at once for want of an API server.
+        let is_long = |since: &Moment| self.now.since(*since) >= limits::QUERY_INTERVAL;
+        let lacked_contact = run.bad.get(&Signal::ApiServer).is_some_and(is_long);
+        let lived = self.now.since(run.started);
+        let unstarted = run.id == RunId::default();
+        let run = FailedRun { lived, unstarted, in_outage, lacked_contact, control_lacked_it: false };
         self.effects.push(Effect::ReadLogTail);
         self.query(Query::Environment(self.runtime_socket()));
         if failure.family() == Some(FailureFamily::Contact) {
@@ -212,6 +217,7 @@ impl State {
                 let name = Version::name(self.active());
                 self.not_to_blame(&format!("{name} fails in the same way ({detail})"));
             }
+            _ if dead && self.is_reset_tried() => self.count_exit_after_reset(&self.running().clone(), &detail),
             _ => {}
         }
         if dead {
@@ -221,7 +227,8 @@ impl State {
 
     fn note_failed_run(&mut self, failed: FailedRun) {
         if let Some(attempt) = self.writer.attempt_mut() {
-            attempt.failed = failed;
+            let lacked_contact = failed.lacked_contact || attempt.failed.lacked_contact;
+            attempt.failed = FailedRun { lacked_contact, ..failed };
         }
     }
 
@@ -245,28 +252,25 @@ impl State {
         }
     }
 
-    /// An exit that nobody asked for. True if it waits for judgement.
-    pub(super) fn note_exit(&mut self, run: &Run, exit: Exit) -> bool {
+    /// An exit that nobody asked for, or a start that failed. True if it waits for judgement.
+    pub(super) fn note_exit(&mut self, run: &Run, failure: Failure, detail: String) -> bool {
         self.keep_earned(run);
         self.forget_progress();
         self.writer.learn(|records| records.started = None); // the next worker does not miss it
         self.asks.forget_process();
         self.trial.pending = None; // whatever was pending while it ran
-        self.count_exit_after_reset(self.active().cloned().as_ref(), &format!("with {exit}"));
         let testing = matches!(self.records().phase, Phase::ControlTest(..)) && self.is_observing();
         if !self.is_judged() && !testing {
             if self.is_on_trial() {
                 self.count_exit(true);
                 self.lose_health();
             }
-            return false;
+            if !self.is_reset_tried() {
+                self.count_exit_after_reset(&self.running().clone(), &detail);
+                return false;
+            }
         }
-        if run.was_up {
-            self.note_failure(Failure::Exits, exit.to_string(), run);
-        } else {
-            let detail = format!("the kubelet ended before it was ready: {exit}");
-            self.note_failure(Failure::ExitBeforeReady, detail, run);
-        }
+        self.note_failure(failure, detail, run);
         true
     }
 

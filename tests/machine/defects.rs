@@ -4,6 +4,7 @@ mod binaries;
 mod contact;
 mod content;
 mod health;
+mod joints;
 mod names;
 mod progress;
 mod questions;

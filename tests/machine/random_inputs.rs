@@ -169,6 +169,7 @@ fn bad_version(version: &Version, refused: bool) -> BadVersion {
     BadVersion {
         source: version.source.clone(),
         digest: Some(content(&version.source)),
+        stood_for: None,
         kubelet: KubeletId("k0".to_owned()),
         error: ConfigError::Load,
         detail: "it failed".to_owned(),

@@ -56,8 +56,9 @@ impl State {
             self.log(Level::Info, format!("{version}: {field} has no effect, the command line wins"));
         }
         for known in [version.clone(), Version::named(version.source.clone())] {
-            // Of a name alone, only what was refused by it.
-            let holds = |bad: &&BadVersion| bad.digest == known.digest && !bad.by_policy;
+            // Of a name alone, only what this content would cost: fields, hazards and annotations are looked at anew.
+            let stands = |bad: &BadVersion| bad.digest.is_some() || bad.stood_for == version.digest;
+            let holds = |bad: &&BadVersion| bad.digest == known.digest && !bad.by_policy && stands(bad);
             let bad = self.bad_version(&known).filter(holds).cloned();
             if let Some(bad) = bad {
                 return self.reject_as(BadVersion { source: known.source, digest: known.digest, ..bad });
@@ -117,6 +118,8 @@ impl State {
                 attempt.version = version.clone();
                 attempt.signed_by(&rendered.admission);
             }
+            // Last known good is on test, under whatever name: that is about the version that failed.
+            Phase::ControlTest(..) if proven => {}
             phase if proven => *phase = Phase::Settled,
             phase => {
                 let mut attempt =
@@ -163,6 +166,7 @@ impl State {
             baseline,
             contact_expected,
             clearances: retried.map_or(0, |before| before.clearances),
+            runtime_tested: retried.is_some_and(|before| before.runtime_tested),
             confirm_within: self.confirm_within(&rendered.annotations).unwrap_or_default(),
             accepts_lost_pods: accepts_lost_pods(rendered.annotations.acknowledge.as_deref()),
             pods: pods.collect(),
@@ -194,19 +198,22 @@ impl State {
     }
 
     /// What is known to be bad is so under another name as well.
-    fn reject_as(&mut self, bad: BadVersion) {
+    pub(super) fn reject_as(&mut self, bad: BadVersion) {
         let version = Version { source: bad.source.clone(), digest: bad.digest.clone() };
         let assigned = self.records().assigned.as_ref().map(|assigned| &assigned.source);
         // It was cleared with another binary, and this one it failed with: it is not tried again after all.
         let waits = matches!(self.records().phase, Phase::RetryLater(..));
-        let is_known = |known: &BadVersion| !bad.by_policy || known.detail == bad.detail;
+        // Of a name it is news if the reason is another one by now.
+        let is_known = |known: &BadVersion| bad.digest.is_some() || known.detail == bad.detail;
         if self.bad_version(&version).is_some_and(is_known) && assigned == Some(&version.source) && !waits {
             return self.end_change(&version.source);
         }
         let mut records = self.with_bad_version(bad);
         records.assigned = Some(version.clone());
+        let is_tested = matches!(records.phase, Phase::ControlTest(..));
         match records.phase.attempt_mut().filter(|attempt| is_same(Some(&attempt.version), Some(&version))) {
             Some(attempt) if !waits => attempt.version = version,
+            _ if is_tested => {} // what runs, and is on test, is the same
             _ => records.phase = Phase::Settled,
         }
         self.propose_change(records, Proposal::Reject);
@@ -242,6 +249,9 @@ impl State {
             }
             (Proposal::Switch, _) => {
                 self.forget_wait();
+                if records.phase.attempt().is_none_or(|attempt| attempt.clearances == 0) {
+                    self.liveness.forget_restarts();
+                }
                 // The way back may lead there: a file that says the same as the version is nothing to go back to.
                 self.launch.forget_local();
             }
@@ -255,9 +265,9 @@ impl State {
     }
 }
 
-/// What the policy said of it before does not hold any more.
+/// What was said of its name before does not hold any more.
 fn admitted(records: &mut Records, version: &Version) {
-    records.bad.retain(|bad| !bad.by_policy || bad.source != version.source);
+    records.bad.retain(|bad| bad.digest.is_some() && !bad.by_policy || bad.source != version.source);
 }
 
 /// The ConfigMap says that pods may go.

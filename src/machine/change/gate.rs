@@ -266,6 +266,7 @@ impl State {
     /// When the change wants attention, beside its open question.
     pub(in crate::machine) fn change_deadlines(&self, due: &mut Vec<Moment>) {
         due.extend(self.pending_start());
+        due.extend(self.change.as_ref().and_then(|change| change.judged_by.as_ref()).map(|judge| judge.until));
         if let Some(inquiry) = self.inquiry_of_change() {
             inquiry.deadlines(due);
         }

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::machine::evidence::Hold;
 use crate::machine::model::{ConfigError, Rendered};
-use crate::machine::records::Version;
+use crate::machine::records::{BadReason, BadVersion, Version};
 use crate::machine::{Level, State};
+use kubelet_config::digest::Digest;
 use kubelet_config::hazard::{self, Acknowledged, HazardClass, Impact};
 use kubelet_config::pods::PodInventory;
 use kubelet_config::readmission::{Kubelet, Supplies};
@@ -41,14 +42,15 @@ impl State {
     /// Refuses the change if it must not be made on a live node and nobody accepted that.
     pub(super) fn refuse_hazards(&mut self, source: &Source, rendered: &Rendered) -> bool {
         let Some((classes, why)) = self.refused_hazards(rendered) else { return false };
-        self.refuse(classes, source, rendered, &why);
+        self.refuse(classes, source, rendered, None, &why);
         true
     }
 
-    /// The same if it would cost pods.
+    /// The same if it would cost pods. Once refused it is not weighed again: its pods may go at any time.
     pub(super) fn refuse_impact(&mut self, source: &Source, rendered: &Rendered, impacts: &[Impact]) -> bool {
         let Some((_, why)) = refused_impact(impacts, rendered) else { return false };
-        self.refuse(BTreeSet::from([HazardClass::Pods]), source, rendered, &why);
+        let stood_for = Some(rendered.digest.clone());
+        self.refuse(BTreeSet::from([HazardClass::Pods]), source, rendered, stood_for, &why);
         true
     }
 
@@ -69,14 +71,24 @@ impl State {
     }
 
     /// Held against this version, not its content: an acknowledgement changes only the former.
-    fn refuse(&mut self, classes: BTreeSet<HazardClass>, source: &Source, rendered: &Rendered, why: &str) {
+    fn refuse(
+        &mut self,
+        classes: BTreeSet<HazardClass>,
+        source: &Source,
+        rendered: &Rendered,
+        stood_for: Option<Digest>,
+        why: &str,
+    ) {
         if source.is_local_files() {
             self.note_local_hazards(source, rendered, &classes);
         }
-        if let Some(change) = &mut self.change {
+        let is_same = |bad: &BadVersion| bad.source == *source && bad.digest.is_none() && bad.detail == why;
+        let is_news = !self.records().bad.iter().any(is_same);
+        if let Some(change) = self.change.as_mut().filter(|_| is_news) {
             change.hazards = classes;
         }
-        self.reject(&Version::named(source.clone()), ConfigError::Validate, why);
+        let bad = self.bad(&Version::named(source.clone()), BadReason::Rejected, ConfigError::Validate, why);
+        self.reject_as(BadVersion { stood_for, ..bad });
     }
 
     pub(in crate::machine) fn refused_hazards(&self, rendered: &Rendered) -> Option<(BTreeSet<HazardClass>, String)> {

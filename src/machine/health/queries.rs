@@ -85,12 +85,12 @@ impl State {
                 (Observation::Healthz, Some(target)) => self.probe(target),
                 (Observation::Healthz, None) => {}
                 (Observation::Environment, _) => self.query(Query::Environment(self.runtime_socket())),
-                (Observation::Lease, _) => {
+                (Observation::Lease, _) if self.is_contact_observed() => {
                     self.note_silence();
                     self.query(Query::Lease);
                 }
                 (Observation::Pods, _) if self.may_lose_pods() => self.query(Query::Pods),
-                (Observation::Pods | Observation::Streams, _) => {}
+                (Observation::Lease | Observation::Pods | Observation::Streams, _) => {}
             }
         }
     }

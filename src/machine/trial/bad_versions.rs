@@ -40,6 +40,7 @@ impl State {
         BadVersion {
             source: version.source.clone(),
             digest: version.digest.clone(),
+            stood_for: None,
             kubelet: kubelet.clone(),
             error,
             detail: detail.to_owned(),
@@ -59,8 +60,11 @@ impl State {
             |bad: &BadVersion| (&bad.source, &bad.digest, &bad.kubelet) == (&new.source, &new.digest, &new.kubelet);
         bad.retain(|bad| !same(bad));
         bad.push(new);
-        let excess = bad.len().saturating_sub(limits::BAD_VERSIONS);
-        bad.drain(..excess);
+        if bad.len() > limits::BAD_VERSIONS {
+            // What was only refused costs a preflight to find again, what failed a restart.
+            let refused = bad.iter().position(|bad| bad.reason == BadReason::Rejected);
+            bad.remove(refused.unwrap_or_default());
+        }
         records
     }
 
@@ -87,7 +91,7 @@ impl State {
     pub(in crate::machine) fn fallback_content(&self) -> Option<&Digest> {
         match &self.records().last_known_good {
             Some(proven) => proven.digest.as_ref(),
-            None => self.launch.local(),
+            None => self.records().in_place_of_local().map_or(self.launch.local(), |before| before.digest.as_ref()),
         }
     }
 

@@ -24,7 +24,7 @@ impl State {
     }
 
     pub(super) fn await_confirmation(&mut self, mut attempt: Attempt) {
-        attempt.exits = 0; // they were the trial's, which it passed
+        (attempt.exits, attempt.breaks) = (0, 0); // they were the trial's, which it passed
         let wait = ConfirmationWait::within(attempt.confirm_seconds(), self.now, self.settings.boot_id());
         let records = Records { phase: Phase::AwaitingConfirmation(attempt, wait), ..self.records().clone() };
         self.propose(records, Proposal::AwaitConfirmation);
@@ -33,7 +33,7 @@ impl State {
     /// Somebody is to confirm it, durably.
     pub(in crate::machine) fn awaits_confirmation(&mut self) {
         if let Some(attempt) = self.writer.attempt_mut() {
-            attempt.exits = 0;
+            (attempt.exits, attempt.breaks) = (0, 0);
         }
         if let Phase::AwaitingConfirmation(attempt, _) = &self.records().phase {
             let within = Duration::from_secs(attempt.confirm_seconds());

@@ -2,8 +2,8 @@
 //!
 //! | what failed | the version is to blame once last known good | it is not, and is tried again later, if last known good |
 //! |---|---|---|
-//! | the process: exits, start, healthz, pings | was healthy for 30 s, and for as long as the version lived | fails by its process as well |
-//! | the same while the API server was away | lived for as long while that was away | fails by its process; or the server is back sooner: nobody can tell |
+//! | the process: exits, start, healthz, pings | lived well for 30 s, and for as long as the version lived, in contact or not | fails by its process as well |
+//! | the same while the API server was away, for the version and at first for last known good, too | lived for as long while that was away | fails by its process; or the server is back sooner: nobody can tell |
 //! | contact with the API server | was in contact from the first question on, and healthy for 30 s | was cut off at any time |
 //! | the container runtime | had one from the first look on, and was healthy for 30 s | had none at any time |
 //!
@@ -16,6 +16,7 @@
 use std::time::Duration;
 
 use crate::machine::evidence::{FailedRun, Failure, FailureFamily, Signal};
+use crate::machine::ladder::is_same;
 use crate::machine::model::{Moment, later};
 use crate::machine::proposal::Proposal;
 use crate::machine::records::{Phase, Records, Version};
@@ -32,18 +33,19 @@ enum Finding {
 
 /// The table above, but for last known good failing in the same way.
 fn finding(failure: Failure, failed: FailedRun, run: &Run, trial: Duration, now: Moment) -> Option<Finding> {
-    let lived = |since: Option<Moment>, least: Duration| since.is_some_and(|since| now.since(since) >= least);
-    let is_of_process = failure.family() == Some(FailureFamily::Process);
-    if is_of_process && failed.in_outage {
-        if run.is_good(Signal::ApiServer) {
+    let lived = |since: Option<Moment>| since.is_some_and(|since| now.since(since) >= needed(failure, failed, trial));
+    if failure.family() == Some(FailureFamily::Process) {
+        let in_outage = failed.in_outage || failed.lacked_contact && failed.control_lacked_it;
+        if in_outage && run.is_good(Signal::ApiServer) {
             return Some(Finding::NotToBlame(
                 "the API server was away, and is back: nobody can tell what it would have done",
             ));
         }
-        let is_away = run.bad.contains_key(&Signal::ApiServer);
-        return (is_away && lived(run.ready_at, needed(failure, failed, trial))).then_some(Finding::ToBlame);
+        let since = if in_outage { run.ready_at } else { run.well_since };
+        let is_alike = !in_outage || run.bad.contains_key(&Signal::ApiServer);
+        return (is_alike && lived(since)).then_some(Finding::ToBlame);
     }
-    if !lived(run.healthy_since, needed(failure, failed, trial)) {
+    if !lived(run.healthy_since) {
         return None;
     }
     Some(match failure.family() {
@@ -69,7 +71,8 @@ impl State {
     pub(super) fn tick_control_test(&mut self, run: &Run) {
         match self.records().phase.clone() {
             Phase::ControlTest(attempt, failure) if self.writer.is_idle() => {
-                match finding(failure, attempt.failed, run, self.settings.trial_duration, self.now) {
+                let trial = self.settings.trial_duration;
+                match finding(failure, attempt.failed, run, trial, self.now) {
                     Some(Finding::ToBlame) => {
                         let active = Version::name(self.active());
                         self.log(Level::Info, format!("{active} lives: the fault was with {}", attempt.version));
@@ -77,7 +80,7 @@ impl State {
                         self.propose(records, Proposal::Note);
                     }
                     Some(Finding::NotToBlame(why)) => self.not_to_blame(why),
-                    None if self.is_waited_for(needed(failure, attempt.failed, self.settings.trial_duration)) => {
+                    None if self.is_waited_for(needed(failure, attempt.failed, trial)) => {
                         self.not_to_blame("what runs does not get well either: nobody can tell");
                     }
                     None => {}
@@ -96,11 +99,14 @@ impl State {
         }
     }
 
-    /// What runs could have been well for so long by now, and nothing is known to be wrong with the node.
+    /// What runs could have been well for so long by now, and nothing was known to be wrong with the node meanwhile.
     fn is_waited_for(&mut self, time: Duration) -> bool {
+        if self.suspended().is_some() || self.is_runtime_away() {
+            self.trial.waiting_since = None;
+            return false;
+        }
         let since = *self.trial.waiting_since.get_or_insert(self.now);
-        let is_ill = self.suspended().is_some() || self.is_runtime_away();
-        !is_ill && self.now.since(since) >= time + limits::NOT_RECOVERING
+        self.now.since(since) >= time + limits::NOT_RECOVERING
     }
 
     /// When that wants attention.
@@ -110,8 +116,8 @@ impl State {
         match &self.records().phase {
             Phase::ControlTest(attempt, failure) => {
                 let needed = needed(*failure, attempt.failed, self.settings.trial_duration);
-                let ready = run.and_then(|run| run.ready_at);
-                due.extend(healthy.into_iter().chain(ready).map(|since| later(since, needed)));
+                let since = run.map(|run| [run.healthy_since, run.well_since, run.ready_at]).unwrap_or_default();
+                due.extend(since.into_iter().flatten().map(|since| later(since, needed)));
                 due.extend(self.trial.waiting_since.map(|since| later(since, needed + limits::NOT_RECOVERING)));
             }
             Phase::RetryLater(attempt, _) if !self.has_recovered() => {
@@ -126,7 +132,11 @@ impl State {
     /// What this family of failures lacks was looked for while last known good is tested, and was not there.
     pub(in crate::machine) fn note_control_lacked(&mut self, family: FailureFamily) {
         let tested = match self.records().phase {
-            Phase::ControlTest(_, failure) => failure.family() == Some(family) && self.is_observing(),
+            Phase::ControlTest(ref attempt, failure) => {
+                let counts = failure.family() == Some(family)
+                    || family == FailureFamily::Contact && attempt.failed.lacked_contact;
+                counts && self.is_observing()
+            }
             _ => false,
         };
         let Some(attempt) = self.writer.attempt_mut().filter(|attempt| tested && !attempt.failed.control_lacked_it)
@@ -146,8 +156,11 @@ impl State {
         let failed = records.bad.iter().rev().find(|bad| bad.is_about(&version)).map(|bad| bad.kubelet.clone());
         records.bad.retain(|bad| !bad.is_about(&version) || Some(&bad.kubelet) != failed.as_ref());
         attempt.clearances = attempt.clearances.saturating_add(1);
+        attempt.runtime_tested |= self.is_tested_for_runtime();
         (attempt.exits, attempt.breaks, attempt.earned, attempt.progress) = (0, 0, Duration::ZERO, None);
-        records.phase = Phase::RetryLater(attempt, why.to_owned());
+        // Something else may have been assigned while last known good was tested.
+        let is_assigned = is_same(records.assigned.as_ref(), Some(&version));
+        records.phase = if is_assigned { Phase::RetryLater(attempt, why.to_owned()) } else { Phase::Settled };
         self.apply_now(records);
         self.new_decision();
         let mut event = events::not_blamed(&version.source, why);

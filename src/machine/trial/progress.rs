@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::machine::evidence::Signal;
+use crate::machine::evidence::{FailedRun, Signal};
 use crate::machine::model::{Moment, RunId, earlier, later};
 use crate::machine::records::Progress;
 use crate::machine::{Run, State, limits};
@@ -125,11 +125,14 @@ impl State {
     /// The run that is on record ended while no worker was there: one exit, as nobody else could have ended it. What a worker
     /// ends itself is no longer on record: neither with the decision to switch, nor with another stop.
     pub(in crate::machine) fn count_missed_exit(&mut self) -> Option<u32> {
-        let former = self.process.former();
-        self.writer.attempt_mut()?.progress.take_if(|progress| former != Some(progress.run))?;
+        let (former, now) = (self.process.former(), self.now);
+        let progress = self.writer.attempt_mut()?.progress.take_if(|progress| former != Some(progress.run))?;
         self.writer.write_soon();
         let counts = self.records().pin.is_none() && self.records().phase.trial().is_some();
         let attempt = self.writer.attempt_mut().filter(|_| counts)?;
+        let lacked_contact = attempt.failed.lacked_contact || progress.bad.contains_key(&Signal::ApiServer);
+        let lived = now.boot.saturating_sub(progress.run.started); // at the most
+        attempt.failed = FailedRun { lived, lacked_contact, ..FailedRun::default() };
         (attempt.exits, attempt.earned) = (attempt.exits.saturating_add(1), Duration::ZERO);
         Some(attempt.exits)
     }

@@ -32,19 +32,19 @@ impl State {
     }
 
     /// True if the container runtime did not answer a moment ago. A socket that never answered may be a wrong guess of ours.
-    pub(super) fn is_runtime_away(&self) -> bool {
+    pub(in crate::machine) fn is_runtime_away(&self) -> bool {
         let seen = self.health.environment(self.now);
         seen.is_some_and(|seen| seen.runtime == Some(false)) && self.runtime_has_answered()
     }
 
     /// True while last known good shows whether it has a runtime.
-    fn is_tested_for_runtime(&self) -> bool {
+    pub(super) fn is_tested_for_runtime(&self) -> bool {
         matches!(self.records().phase, Phase::ControlTest(_, Failure::Signal(Signal::Runtime)))
     }
 
     /// The runtime has been gone for so long that the version on trial is put to a control test for it, once.
     pub(super) fn runtime_given_up(&self) -> Option<(Failure, String)> {
-        let first = self.records().phase.trial().is_some_and(|attempt| attempt.clearances == 0);
+        let first = self.records().phase.trial().is_some_and(|attempt| !attempt.runtime_tested);
         let is_given_up = first && self.is_judged() && self.health.is_runtime_gone(self.now);
         is_given_up.then(|| (Failure::Signal(Signal::Runtime), "the container runtime does not come back".to_owned()))
     }
@@ -94,6 +94,7 @@ impl State {
     /// well, so that nothing is known of that time, neither good nor bad; and health is continuous, or begins anew.
     pub(in crate::machine) fn woke_up(&mut self) {
         let now = self.now;
+        self.trial.waiting_since = None; // nobody saw whether what runs was well
         if !self.is_observing() {
             return;
         }

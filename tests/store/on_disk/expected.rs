@@ -80,7 +80,14 @@ pub fn attempt() -> Attempt {
         suspended: true,
         progress: None,
         clearances: 3,
-        failed: FailedRun { lived: Duration::from_secs(42), in_outage: true, control_lacked_it: true },
+        runtime_tested: true,
+        failed: FailedRun {
+            lived: Duration::from_secs(42),
+            unstarted: true,
+            in_outage: true,
+            lacked_contact: true,
+            control_lacked_it: true,
+        },
         confirm_within: Some(900),
         extended: None,
         confirmed: true,
@@ -96,6 +103,7 @@ pub fn bad_versions() -> Vec<BadVersion> {
     let exited = BadVersion {
         source: source(3),
         digest: Some(digest("c")),
+        stood_for: None,
         kubelet: kubelet(1),
         error: ConfigError::Load,
         detail: "no such cgroup".to_owned(),
@@ -108,6 +116,7 @@ pub fn bad_versions() -> Vec<BadVersion> {
     let rejected = BadVersion {
         source: source(4),
         digest: None,
+        stood_for: None,
         kubelet: KubeletId::ANY,
         error: ConfigError::Validate,
         detail: "maxPods: must be positive".to_owned(),

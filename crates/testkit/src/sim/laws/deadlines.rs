@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use kubelet_config::duration;
-use kubelet_supervisor::machine::State;
 use kubelet_supervisor::machine::limits;
 use kubelet_supervisor::machine::model::KubeletId;
 use kubelet_supervisor::machine::records::{BadVersion, Phase, Records};
+use kubelet_supervisor::machine::{Kubelet, State};
 
 use crate::sim::account::{Awaits, Failed, Pinned, SLACK};
 use crate::sim::laws::Law;
@@ -133,7 +133,10 @@ impl Outside {
                     || process.stopping.is_some()
                     || matches!(process.content.behaviour, Behaviour::SilentAfter(_))
             });
-        if hangs {
+        // For one that never pinged, and that the worker has not gone on with, the monitor pings.
+        let is_left = !matches!(state.kubelet(), Kubelet::Running(_) | Kubelet::Stopping)
+            && self.process.as_ref().is_some_and(|process| !process.pinged);
+        if hangs || is_left {
             self.account.pinged = now;
         }
         let pause = now.saturating_sub(self.account.pinged);

@@ -53,6 +53,9 @@ impl Outside {
                 self.account.testing = false;
             }
             "KubeletConfigChanged" => {
+                if self.account.cleared.as_ref().is_none_or(|cleared| cleared.source != *source) {
+                    self.account.dumps = 0; // another version need not hang
+                }
                 self.account.cleared.take_if(|cleared| cleared.source != *source);
                 self.account.testing = false;
                 // What was passed, awaited and confirmed outlives the restarts of what it is about.
