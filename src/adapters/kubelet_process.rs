@@ -203,11 +203,11 @@ impl ports::Kubelet for KubeletProcess {
     }
 
     fn stop(&mut self) {
-        self.ask(|run| Request::Stop { run });
+        self.ask(Request::Stop);
     }
 
     fn dump_stacks(&mut self) {
-        self.ask(|run| Request::Dump { run });
+        self.ask(Request::Dump);
     }
 
     fn log_tail(&self) -> Vec<String> {

@@ -106,7 +106,7 @@ impl ports::Notifier for NodeNotifier {
             self.link.send(&Request::Beat);
         }
         if self.shown != summary {
-            self.link.send(&Request::Show { text: summary.clone() });
+            self.link.send(&Request::Show(summary.clone()));
             self.shown = summary;
         }
     }
@@ -121,7 +121,7 @@ impl ports::Notifier for NodeNotifier {
 
     fn ping_watchdog(&mut self) {
         if let Some(lease) = self.lease {
-            self.link.send(&Request::Feed { millis: u64::try_from(lease.as_millis()).unwrap_or_default() });
+            self.link.send(&Request::Feed(lease));
         }
     }
 

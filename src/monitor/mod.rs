@@ -10,14 +10,15 @@
 //! | a kubelet ends, a worker speaks | the worker has [`ABSENCE`]; then the monitor starts the last command |
 //! | a kubelet ends, no worker speaks | the last command, after a pause of 1 to 10 s |
 //! | nothing was started yet, no worker says hello in [`HELLO`] | last known good, else the unit's own |
-//! | a worker ends, is silent for [`SILENCE`], or cannot be understood | it is ended and another started, after a pause of 0.1 to 60 s |
+//! | a worker ends, cannot be executed, is silent for [`SILENCE`], or cannot be understood | it is ended and another started, after a pause of 0.1 to 60 s |
 //! | three workers end early, or cannot be forked | the next is this very binary's, until one lives for [`SETTLED`] |
 //! | SIGHUP | a successor starts; once it says hello the worker retires; when that is reaped, it is the successor's turn |
 //! | the successor ends, or says no hello | the worker that is there stays |
 //! | a child is in a phase for too long | it gets SIGKILL; if that does not end it, it is left alone |
 //! | the kubelet pings | systemd is pinged |
 //! | no kubelet, one that never pings, a worker's lease | the monitor pings, for no kubelet at most [`FEED_MAX`] |
-//! | SIGTERM | the kubelet gets it, and SIGKILL after [`GRACE`]; the worker has [`LAST_WORDS`] more; then the end |
+//! | SIGTERM, SIGINT | the kubelet gets SIGTERM, and SIGKILL after [`GRACE`]; the worker has [`LAST_WORDS`] more; then the end |
+//! | SIGQUIT, SIGUSR1, SIGUSR2 | the kubelet gets it |
 //! | a worker refuses to begin before anything was started | the end, with its exit code |
 //!
 //! Each child goes from phase to phase and never back, and has so long in each:
@@ -31,16 +32,14 @@
 //! Nothing grows: one kubelet, one standby, two workers and two more that cannot be killed, and the last state of each.
 
 mod children;
-mod links;
 mod run;
 mod state;
 mod step;
 pub mod wire;
-mod workers;
 
 pub use children::Command;
-pub(crate) use links::{receive, say};
+pub(crate) use children::{receive, say};
 pub use run::run;
 pub use state::{
-    ABSENCE, Action, CLAIM, Event, FEED_MAX, GRACE, HELLO, LAST_WORDS, Monitor, READ, Role, SETTLED, SILENCE, notice,
+    ABSENCE, Action, CLAIM, Event, FEED_MAX, GRACE, HELLO, LAST_WORDS, Monitor, READ, Role, SETTLED, SILENCE,
 };

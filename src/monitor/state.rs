@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::wire::{Child, IN_USE, PROTOCOL, Phase, Request, Status, WRONG_OPTIONS};
 use crate::machine::limits;
 use crate::machine::model::Exit;
+use crate::os::notify_socket::Message;
 use kubelet_config::duration::backoff;
 
 /// A worker says hello within this time, or it cannot run. It takes 20 ms; a cold disk some seconds.
@@ -55,12 +56,8 @@ pub enum Event {
     Tick,
     /// Last known good has these arguments, or there is none that can be used.
     Boot(Option<Vec<String>>),
-    /// SIGTERM or SIGINT.
-    End,
-    /// SIGHUP.
-    Reload,
-    /// A signal that is the kubelet's.
-    Forward(i32),
+    /// A signal came: SIGTERM and SIGINT end the supervisor, SIGHUP replaces the worker, all others are the kubelet's.
+    Signal(i32),
     /// A child was forked: its process id, and the file that its output goes to.
     Forked(Role, i32, Option<i32>),
     /// Why a child cannot be forked, or cannot run its program.
@@ -69,23 +66,17 @@ pub enum Event {
     Lives(Role),
     /// A child ended.
     Reaped(i32, Exit),
-    /// A worker said this.
-    Said(u64, Request),
-    /// A worker cannot be understood any more.
-    Broken(u64, String),
-    /// The kubelet said READY=1.
-    Ready,
-    /// The kubelet said WATCHDOG=1.
-    Ping,
+    /// A worker said this, or why that cannot be understood.
+    Said(u64, Result<Request, String>),
+    /// The kubelet said this to its notify socket.
+    Heard(Message),
 }
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Fork the kubelet with these arguments.
-    Start(Vec<String>),
-    /// Fork a standby with these arguments.
-    Park(Vec<String>),
+    /// Fork the kubelet, or the standby, with these arguments.
+    Start(Role, Vec<String>),
     /// The standby goes on as the kubelet.
     Promote,
     /// Fork a worker.
@@ -96,8 +87,8 @@ pub enum Action {
         own_binary: bool,
     },
     /// Send a signal.
-    Signal(i32, i32),
-    /// Tell systemd: one of [`notice`].
+    Signal(Role, i32),
+    /// Tell systemd, as sd_notify(3) has it.
     Systemd(&'static str),
     /// Tell systemd in words.
     Show(String),
@@ -105,15 +96,6 @@ pub enum Action {
     Log(String),
     /// The end.
     Exit(u8),
-}
-
-/// What systemd is told (sd_notify(3)).
-pub mod notice {
-    #![allow(missing_docs, reason = "as sd_notify(3) has them")]
-    pub const READY: &str = "READY=1";
-    pub const RELOADING: &str = "RELOADING=1";
-    pub const STOPPING: &str = "STOPPING=1";
-    pub const WATCHDOG: &str = "WATCHDOG=1";
 }
 
 /// The pause before another attempt. It grows with each that did not last.
@@ -132,19 +114,26 @@ impl Pause {
     }
 }
 
-/// What only time brings: when, and what then.
-pub(super) type Due = (Option<Duration>, fn(&mut Monitor));
-
-/// How long a child may be in a phase. Then it is sent SIGKILL, and after that it is left alone.
-pub(super) fn patience(role: Role, phase: Phase) -> Duration {
+/// How long a child may be in a phase, and what is wrong after that; `None`: as long as it likes. Then it is sent SIGKILL. One
+/// that was sent it is left alone.
+pub(super) fn limit(role: Role, phase: Phase) -> Option<(Duration, &'static str)> {
     match (phase, role) {
-        (Phase::Begins, Role::Worker(_)) => HELLO,
-        (Phase::Lives, Role::Worker(_)) => SILENCE,
-        (Phase::Begins | Phase::Lives, Role::Standby) => CLAIM,
-        (Phase::Ends | Phase::Killed, _) => GRACE,
-        (Phase::Begins | Phase::Lives, Role::Kubelet) | (Phase::Left, _) => Duration::MAX,
+        (Phase::Begins | Phase::Lives, Role::Kubelet) | (Phase::Left, _) => None,
+        (Phase::Begins, Role::Standby) => Some((CLAIM, "it does not wait for its lock")),
+        (Phase::Lives, Role::Standby) => Some((CLAIM, "nobody claims it")),
+        (Phase::Begins, Role::Worker(_)) => Some((HELLO, "it says no hello")),
+        (Phase::Lives, Role::Worker(_)) => Some((SILENCE, "it says nothing any more")),
+        (Phase::Ends, _) => Some((GRACE, "it does not end")),
+        (Phase::Killed, _) => Some((GRACE, "it cannot be killed, and is left alone")),
     }
 }
+
+// Numbers of signals, as signal(7) has them.
+pub(super) const SIGHUP: i32 = 1;
+pub(super) const SIGINT: i32 = 2;
+pub(super) const SIGQUIT: i32 = 3;
+pub(super) const SIGKILL: i32 = 9;
+pub(super) const SIGTERM: i32 = 15;
 
 /// All that the monitor knows.
 #[derive(Clone, Debug, Default)]
@@ -154,24 +143,21 @@ pub struct Monitor {
     pub(super) watchdog: Option<Duration>,
     /// Until it is reaped, each is here.
     pub(super) children: BTreeMap<Role, Child>,
-    /// The last kubelet that was reaped.
-    pub(super) ended: Option<Child>,
-    pub(super) refused: Option<(u64, String)>,
-    /// Until when last known good is waited for.
-    pub(super) reading: Duration,
+    /// What all workers are told alike.
+    pub(super) told: Status,
     /// What is started if no worker says what.
     pub(super) last: Vec<String>,
     pub(super) runs: u64,
     /// Since when there is no kubelet.
     pub(super) absent: Duration,
+    /// At first for last known good to be read.
     pub(super) kubelet_pause: Pause,
     pub(super) worker_pause: Pause,
     pub(super) generation: u64,
-    pub(super) before: Option<String>,
-    /// The first worker that had its turn; 0: none.
-    pub(super) turned: u64,
-    /// SIGHUP came; true once the successor is started.
-    pub(super) reloading: Option<bool>,
+    /// The first worker that had its turn.
+    pub(super) turned: Option<u64>,
+    /// SIGHUP came, when this was the last generation: a later one is the successor.
+    pub(super) reloading: Option<u64>,
     pub(super) fed_until: Duration,
     /// When systemd was pinged last; `None`: it is to be pinged.
     pub(super) pinged: Option<Duration>,
@@ -185,7 +171,9 @@ impl Monitor {
     /// One that has done nothing. `own` are the unit's own arguments; `watchdog` is systemd's interval.
     #[must_use]
     pub fn new(own: Vec<String>, now: Duration, watchdog: Option<Duration>) -> Self {
-        Self { now, watchdog, reading: now.saturating_add(READ), last: own, absent: now, ..Self::default() }
+        let told = Status { protocol: PROTOCOL, ..Status::default() };
+        let kubelet_pause = Pause { early: 0, until: now.saturating_add(READ) };
+        Self { now, watchdog, told, kubelet_pause, last: own, absent: now, ..Self::default() }
     }
 
     pub(super) fn kubelet(&self) -> Option<&Child> {
@@ -193,7 +181,7 @@ impl Monitor {
     }
 
     /// The workers that count, by their generation.
-    pub(super) fn workers(&self) -> impl Iterator<Item = (u64, &Child)> {
+    pub fn workers(&self) -> impl Iterator<Item = (u64, &Child)> {
         self.children.iter().filter_map(|(role, child)| match role {
             Role::Worker(generation) if child.phase < Phase::Left => Some((*generation, child)),
             _ => None,
@@ -205,6 +193,20 @@ impl Monitor {
         self.workers().next().filter(|(_, worker)| worker.phase == Phase::Lives).map(|(generation, _)| generation)
     }
 
+    /// True before anything was started.
+    pub(super) fn is_new(&self) -> bool {
+        self.runs == 0 && self.kubelet().is_none()
+    }
+
+    /// Whose time in a phase is over first: when, who, in which phase, and what is wrong then.
+    pub(super) fn next_lapse(&self) -> Option<(Duration, Role, Phase, &'static str)> {
+        let lapse = |(role, child): (&Role, &Child)| {
+            let (limit, why) = limit(*role, child.phase)?;
+            Some((child.heard.saturating_add(limit), *role, child.phase, why))
+        };
+        self.children.iter().filter_map(lapse).min()
+    }
+
     /// When the monitor starts a kubelet by itself, if nobody else does.
     pub(super) fn start_at(&self) -> Option<Duration> {
         let by_itself = match self.workers().next().map(|(_, worker)| worker.phase) {
@@ -212,22 +214,29 @@ impl Monitor {
             Some(Phase::Begins) if self.runs == 0 && self.generation == 1 => HELLO,
             _ => Duration::ZERO,
         };
-        let read = if self.runs == 0 { self.reading } else { Duration::ZERO };
-        let at = self.absent.saturating_add(by_itself).max(self.kubelet_pause.until).max(read);
+        let at = self.absent.saturating_add(by_itself).max(self.kubelet_pause.until);
         (self.kubelet().is_none() && self.leaving.is_none()).then_some(at)
     }
 
-    /// When a reload goes on: now, while nobody is on the way.
-    pub(super) fn reload_at(&self) -> Option<Duration> {
-        let is_calm = self.workers().nth(1).is_none() && self.workers().all(|(_, it)| it.phase == Phase::Lives);
-        (self.reloading.is_some() && is_calm && self.leaving.is_none()).then_some(self.now)
+    /// Nobody is on the way.
+    fn is_calm(&self) -> bool {
+        self.workers().count() <= 1 && self.workers().all(|(_, worker)| worker.phase == Phase::Lives)
     }
 
-    /// When another worker is started, if none is there.
+    /// When another worker is started: none is there, or SIGHUP asks for a successor.
     pub(super) fn work_at(&self) -> Option<Duration> {
-        let is_left = |(role, it): &(&Role, &Child)| matches!(role, Role::Worker(_)) && it.phase == Phase::Left;
-        let may = self.children.iter().filter(is_left).count() < STUCK && self.leaving.is_none();
-        (self.workers().next().is_none() && may).then_some(self.worker_pause.until)
+        let at = match self.workers().next() {
+            _ if self.reloading == Some(self.generation) && self.is_calm() => self.now,
+            None if self.children.range(Role::Worker(0)..).count() < STUCK => self.worker_pause.until,
+            _ => return None,
+        };
+        self.leaving.is_none().then_some(at)
+    }
+
+    /// When a reload is over: the successor has its turn, or is none.
+    pub(super) fn reloaded_at(&self) -> Option<Duration> {
+        let is_begun = self.reloading.is_some_and(|before| before < self.generation);
+        (is_begun && self.is_calm() && self.leaving.is_none()).then_some(self.now)
     }
 
     /// When systemd is pinged: for the kubelet at once; by the monitor itself in half of the interval.
@@ -254,26 +263,30 @@ impl Monitor {
     }
 
     /// Which child this is.
-    #[must_use]
-    pub fn role_of(&self, pid: i32) -> Option<Role> {
+    pub(super) fn role_of(&self, pid: i32) -> Option<Role> {
         self.children.iter().find(|(_, child)| child.pid == pid).map(|(role, _)| *role)
     }
 
-    /// The kubelet's process id, while it is not reaped.
-    #[must_use]
-    pub fn kubelet_pid(&self) -> Option<i32> {
-        self.kubelet().map(|kubelet| kubelet.pid)
+    /// The monitor's own exit code, if this end of a worker is a refusal that is heeded.
+    pub(super) fn refusal(&self, role: Role, exit: Exit) -> Option<u8> {
+        let is_first = self.workers().next().is_some_and(|(first, _)| role == Role::Worker(first));
+        let refusal = REFUSALS.iter().find(|(code, _)| exit == Exit::Code(i32::from(*code)));
+        refusal.filter(|_| is_first && self.is_new()).map(|(_, code)| *code)
+    }
+
+    /// The child in words.
+    pub(super) fn name(&self, role: Role) -> String {
+        let pid = self.children.get(&role).map(|child| child.pid).unwrap_or_default();
+        match role {
+            Role::Kubelet => format!("the kubelet (pid {pid})"),
+            Role::Standby => format!("the standby (pid {pid})"),
+            Role::Worker(generation) => format!("worker {generation} (pid {pid})"),
+        }
     }
 
     /// True while a standby is on its way to its lock.
-    #[must_use]
-    pub fn is_parking(&self) -> bool {
+    pub(super) fn is_parking(&self) -> bool {
         self.children.get(&Role::Standby).is_some_and(|standby| standby.phase == Phase::Begins)
-    }
-
-    /// The workers that are there.
-    pub fn generations(&self) -> impl Iterator<Item = u64> {
-        self.workers().map(|(generation, _)| generation)
     }
 
     /// What this worker is to know; `None`: it is not there.
@@ -281,17 +294,14 @@ impl Monitor {
     pub fn status(&self, generation: u64) -> Option<Status> {
         let (_, worker) = self.workers().find(|(it, _)| *it == generation)?;
         Some(Status {
-            protocol: PROTOCOL,
             generation,
-            first: self.turned == 0 || self.turned == generation,
+            first: self.turned.is_none_or(|turned| turned == generation),
             turn: self.obeyed() == Some(generation),
             retire: worker.phase == Phase::Ends,
             leaving: self.leaving.is_some(),
-            before: self.before.clone(),
             kubelet: self.kubelet().copied(),
-            ended: self.ended,
-            refused: self.refused.clone(),
             standby: self.children.get(&Role::Standby).copied(),
+            ..self.told.clone()
         })
     }
 }

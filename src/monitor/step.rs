@@ -1,120 +1,96 @@
 //! The transition: an event in, actions out. Nothing here waits, reads or writes.
 //!
-//! A child goes from phase to phase and never back ([`Monitor::enter`]), and may be in each for so long ([`patience`]). What time
-//! brings beside that is in the one table that gives the deadline, too ([`Monitor::due`]).
+//! A child goes from phase to phase and never back ([`Monitor::enter`]), and is in none for longer than [`limit`] says.
+//! What time brings is in one table, [`DUE`]. One worker is obeyed: the first that is there, once it has said hello.
+//!
+//! [`limit`]: super::state::limit
 
 use std::time::Duration;
 
-use super::state::{Action, Due, Event, FEED_MAX, KUBELET_PAUSES, Monitor, Role, SILENCE, notice, patience};
-use super::wire::{Child, Phase, Request, fingerprint};
+use super::state::{
+    Action, EARLY_ENDS, Event, FEED_MAX, KUBELET_PAUSES, Monitor, Pause, Role, SIGHUP, SIGINT, SIGKILL, SIGQUIT,
+    SIGTERM, WORKER_PAUSES,
+};
+use super::wire::{Child, PROTOCOL, Phase, Request, fingerprint};
 use crate::machine::model::Exit;
+use crate::os::notify_socket::Message;
 use kubelet_config::flags::KubeletArgs;
 
-const SIGQUIT: i32 = 3;
-const SIGKILL: i32 = 9;
-const SIGTERM: i32 = 15;
+/// When something is due, and what is done then.
+type Due = (fn(&Monitor) -> Option<Duration>, fn(&mut Monitor));
+
+/// What time brings, in the order in which it is looked at.
+const DUE: [Due; 6] = [
+    (|monitor| monitor.next_lapse().map(|(at, ..)| at), Monitor::lose_patience),
+    (Monitor::reloaded_at, Monitor::reloaded),
+    (Monitor::work_at, Monitor::work), // before a start: a worker that begins may want another one
+    (Monitor::start_at, |monitor| monitor.start(None, monitor.last.clone())),
+    (Monitor::ping_at, Monitor::ping_systemd),
+    (Monitor::end_at, |monitor| monitor.out.push(Action::Exit(0))),
+];
 
 impl Monitor {
     /// Takes what happened at this time (CLOCK_BOOTTIME); gives what is to be done, in order.
     pub fn step(&mut self, event: Event, now: Duration) -> Vec<Action> {
         self.now = self.now.max(now);
         match event {
-            Event::Tick => {}
-            Event::Boot(args) => {
-                self.reading = Duration::ZERO;
-                if let Some(args) = args.filter(|_| self.runs == 0 && self.kubelet().is_none()) {
-                    self.last = args;
-                }
+            Event::Boot(args) if self.is_new() => {
+                self.kubelet_pause = Pause::default();
+                self.last = args.unwrap_or_else(|| std::mem::take(&mut self.last));
             }
-            Event::End => self.end(),
-            Event::Reload => self.reload(),
-            Event::Forward(signal) => self.signal(Role::Kubelet, signal),
+            Event::Boot(_) | Event::Tick => {}
+            Event::Signal(SIGTERM | SIGINT) => self.end(),
+            Event::Signal(SIGHUP) => self.reload(),
+            Event::Signal(signal) => self.out.push(Action::Signal(Role::Kubelet, signal)),
             Event::Forked(role, pid, output) => self.forked(role, pid, output),
             Event::Failed(role, why) => self.failed(role, &why),
             Event::Lives(role) => _ = self.enter(role, Phase::Lives),
             Event::Reaped(pid, exit) => self.reaped(pid, exit),
             Event::Said(generation, request) => self.said(generation, request),
-            Event::Broken(generation, why) => self.kill(Role::Worker(generation), &why),
-            Event::Ready => self.ready(),
-            Event::Ping => self.ping(),
+            Event::Heard(Message::Ready) => self.ready(),
+            Event::Heard(Message::Ping) => self.ping(),
         }
-        for nth in 0..self.due().len() {
-            // Looked up each time: what is done may change what else is due.
-            match self.due().get(nth) {
-                Some((Some(at), act)) if self.now >= *at => act(self),
-                _ => {}
+        // Each is looked up in its turn: what is done may change what else is due.
+        for (at, act) in DUE {
+            if at(self).is_some_and(|at| self.now >= at) {
+                act(self);
             }
         }
-        if self.turned == 0 {
-            self.turned = self.obeyed().unwrap_or_default();
-        }
         std::mem::take(&mut self.out)
-    }
-
-    /// In the order in which it is looked at.
-    fn due(&self) -> [Due; 6] {
-        [
-            (self.children.values().map(|child| child.until).min(), Self::lose_patience),
-            (self.start_at(), |monitor| monitor.start(None, monitor.last.clone())),
-            (self.reload_at(), Self::go_on_reloading),
-            (self.work_at(), Self::work),
-            (self.ping_at(), Self::ping_systemd),
-            (self.end_at(), |monitor| monitor.out.push(Action::Exit(0))),
-        ]
     }
 
     /// When something is due; `None`: never.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
-        self.due().into_iter().filter_map(|(at, _)| at).min()
+        DUE.iter().filter_map(|(at, _)| at(self)).min()
     }
 
     fn lose_patience(&mut self) {
-        let late = self.children.iter().filter(|(_, child)| self.now >= child.until);
-        for (role, phase) in late.map(|(role, child)| (*role, child.phase)).collect::<Vec<_>>() {
-            match phase {
-                Phase::Begins => self.kill(role, "it says no hello"),
-                Phase::Lives => self.kill(role, "it says nothing any more"),
-                Phase::Ends => self.kill(role, "it does not end"),
-                Phase::Killed | Phase::Left => self.gone(role, "it cannot be killed, and is left alone"),
-            }
+        match self.next_lapse() {
+            Some((_, role, Phase::Killed, why)) => self.gone(role, why),
+            Some((_, role, _, why)) => self.kill(role, why),
+            None => {}
         }
+    }
+
+    /// A child is asked for, or another role is a child's.
+    fn add(&mut self, role: Role, child: Child) {
+        self.children.insert(role, Child { since: self.now, heard: self.now, ..child });
     }
 
     /// The child is in this phase from now on. False if it is not there, or as far already.
-    pub(super) fn enter(&mut self, role: Role, phase: Phase) -> bool {
+    fn enter(&mut self, role: Role, phase: Phase) -> bool {
         let Some(child) = self.children.get_mut(&role).filter(|child| child.phase < phase) else { return false };
-        (child.phase, child.until) = (phase, self.now.saturating_add(patience(role, phase)));
+        (child.phase, child.heard) = (phase, self.now);
         true
     }
 
-    /// A child is asked for.
-    pub(super) fn add(&mut self, role: Role, child: Child) {
-        let until = self.now.saturating_add(patience(role, child.phase));
-        self.children.insert(role, Child { since: self.now, until, ..child });
-    }
-
-    fn signal(&mut self, role: Role, signal: i32) {
-        if let Some(child) = self.children.get(&role).filter(|child| child.pid > 0) {
-            self.out.push(Action::Signal(child.pid, signal));
-        }
-    }
-
-    pub(super) fn kill(&mut self, role: Role, why: &str) {
+    fn kill(&mut self, role: Role, why: &str) {
         if self.enter(role, Phase::Killed) {
-            self.signal(role, SIGKILL);
+            self.out.push(Action::Signal(role, SIGKILL));
             if role != Role::Standby {
                 self.out.push(Action::Log(format!("{}: it is killed: {why}", self.name(role))));
             }
-        }
-    }
-
-    fn name(&self, role: Role) -> String {
-        let pid = self.children.get(&role).map(|child| child.pid).unwrap_or_default();
-        match role {
-            Role::Kubelet => format!("the kubelet (pid {pid})"),
-            Role::Standby => format!("the standby (pid {pid})"),
-            Role::Worker(generation) => format!("worker {generation} (pid {pid})"),
         }
     }
 
@@ -124,8 +100,8 @@ impl Monitor {
             return self.out.push(Action::Exit(1));
         }
         self.leaving = Some(self.now);
-        self.out.push(Action::Systemd(notice::STOPPING));
-        self.stop();
+        self.out.push(Action::Systemd("STOPPING=1"));
+        self.stop(SIGTERM);
         self.kill(Role::Standby, "");
     }
 
@@ -133,20 +109,13 @@ impl Monitor {
         let Some(child) = self.children.get_mut(&role) else { return };
         (child.pid, child.output) = (pid, output);
         self.runs = self.runs.max(child.run);
-        if child.phase >= Phase::Ends {
-            self.signal(role, SIGKILL); // it was told to end before
-        }
     }
 
+    /// A child was not forked, or cannot be its program: what is left of it ends by itself.
     fn failed(&mut self, role: Role, why: &str) {
-        let Some((pid, ticket)) = self.children.get(&role).map(|child| (child.pid, child.ticket)) else { return };
-        self.refuse(ticket, why);
-        if pid == 0 {
-            self.gone(role, &format!("it cannot be forked: {why}"));
-            self.children.remove(&role);
-        } else {
-            self.out.push(Action::Log(format!("{}: it cannot be run: {why}", self.name(role)))); // its end follows
-        }
+        self.refuse(self.children.get(&role).and_then(|child| child.ticket), why);
+        self.gone(role, &format!("it cannot be started: {why}"));
+        self.children.remove(&role);
     }
 
     fn reaped(&mut self, pid: i32, exit: Exit) {
@@ -155,42 +124,57 @@ impl Monitor {
             return self.out.push(Action::Exit(code));
         }
         self.gone(role, &exit.to_string());
-        let child = self.children.remove(&role).filter(|_| role == Role::Kubelet);
-        if let Some(kubelet) = child {
-            self.ended = Some(Child { exit: Some(exit), ..kubelet });
-        }
+        let ended = self.children.remove(&role).map(|child| Child { exit: Some(exit), ..child });
+        self.told.ended = ended.filter(|_| role == Role::Kubelet).or(self.told.ended);
     }
 
-    /// A child ended, was not forked, or cannot be killed: it is counted on no more.
+    /// A child ended, was not started, or cannot be killed: it is counted on no more.
     fn gone(&mut self, role: Role, how: &str) {
+        let Some(child) = self.children.get(&role).copied() else { return };
         let what = format!("{}: {how}", self.name(role));
         match role {
-            Role::Worker(generation) => self.worker_gone(generation, what),
             Role::Kubelet => {
-                let (began, phase) = self.kubelet().map(|it| (it.since, it.phase)).unwrap_or_default();
-                if phase == Phase::Killed || self.obeyed().is_none() && self.leaving.is_none() {
-                    self.out.push(Action::Log(what));
+                let is_odd = matches!(child.phase, Phase::Begins | Phase::Killed);
+                if is_odd || self.obeyed().is_none() && self.leaving.is_none() {
+                    self.out.push(Action::Log(what)); // of all others the worker tells
                 }
-                if phase > Phase::Begins {
+                if child.phase > Phase::Begins {
                     self.absent = self.now;
                 }
-                self.kubelet_pause.after(began, self.now, KUBELET_PAUSES);
+                self.kubelet_pause.after(child.since, self.now, KUBELET_PAUSES);
             }
-            Role::Standby => {}
+            Role::Worker(generation) if child.phase < Phase::Left && self.leaving.is_none() => {
+                let is_first = self.workers().next().is_some_and(|(first, _)| first == generation);
+                let was_asked = child.phase == Phase::Ends;
+                if was_asked {
+                    self.worker_pause = Pause::default();
+                } else {
+                    self.out.push(Action::Log(format!("{what}; the kubelet goes on")));
+                    self.worker_pause.after(child.since, self.now, WORKER_PAUSES);
+                }
+                if is_first {
+                    self.told.before = (!was_asked).then_some(what);
+                    self.kill(Role::Standby, ""); // whoever asked for it cannot claim it
+                }
+            }
+            Role::Worker(_) | Role::Standby => {}
         }
         self.enter(role, Phase::Left);
     }
 
-    fn said(&mut self, generation: u64, request: Request) {
+    fn said(&mut self, generation: u64, message: Result<Request, String>) {
         let role = Role::Worker(generation);
         let Some(worker) = self.children.get_mut(&role) else { return };
-        match (worker.phase, &request) {
-            (Phase::Begins, Request::Hello { protocol, version }) => self.hello(generation, *protocol, version),
-            (Phase::Begins, _) => self.kill(role, "it says other things before hello"),
-            (Phase::Lives, _) => worker.until = self.now.saturating_add(SILENCE),
+        match (worker.phase, &message) {
+            (_, Err(why)) => self.kill(role, why),
+            (Phase::Begins, Ok(Request::Hello { protocol, version })) => self.hello(generation, *protocol, version),
+            (Phase::Begins, Ok(_)) => self.kill(role, "it says other things before hello"),
+            (Phase::Lives, Ok(_)) => worker.heard = self.now,
             _ => {}
         }
-        if self.obeyed() == Some(generation) {
+        if let Ok(request) = message
+            && self.obeyed() == Some(generation)
+        {
             self.obey(request);
         }
     }
@@ -201,22 +185,17 @@ impl Monitor {
             Request::Start { ticket, args } => self.start(Some(ticket), args),
             Request::Park { ticket, args } => self.park(ticket, &args),
             Request::Unpark => self.kill(Role::Standby, ""),
-            Request::Stop { run } if is_run(run) => self.stop(),
-            Request::Dump { run } if is_run(run) => {
-                self.enter(Role::Kubelet, Phase::Ends);
-                self.signal(Role::Kubelet, SIGQUIT);
-            }
-            Request::Hello { .. } | Request::Beat | Request::Stop { .. } | Request::Dump { .. } => {}
-            Request::Feed { millis } => {
-                self.fed_until = self.now.saturating_add(Duration::from_millis(millis).min(FEED_MAX));
-            }
-            Request::Show { text } => self.out.push(Action::Show(text)),
+            Request::Stop(run) if is_run(run) => self.stop(SIGTERM),
+            Request::Dump(run) if is_run(run) => self.stop(SIGQUIT),
+            Request::Hello { .. } | Request::Beat | Request::Stop(_) | Request::Dump(_) => {}
+            Request::Feed(time) => self.fed_until = self.now.saturating_add(time.min(FEED_MAX)),
+            Request::Show(text) => self.out.push(Action::Show(text)),
         }
     }
 
     fn refuse(&mut self, ticket: Option<u64>, why: &str) {
         if let Some(ticket) = ticket {
-            self.refused = Some((ticket, why.to_owned()));
+            self.told.refused = Some((ticket, why.to_owned()));
         }
     }
 
@@ -226,22 +205,19 @@ impl Monitor {
         }
         let (command, run) = (fingerprint(&args), self.runs.saturating_add(1));
         let fits = |standby: &Child| standby.phase == Phase::Lives && standby.command == command;
-        if self.children.get(&Role::Standby).is_some_and(fits)
-            && let Some(standby) = self.children.remove(&Role::Standby)
-        {
+        self.last.clone_from(&args);
+        if let Some(standby) = self.children.get(&Role::Standby).copied().filter(fits) {
+            self.children.remove(&Role::Standby);
             self.runs = run;
             self.add(Role::Kubelet, Child { ticket, run, ..standby });
-            self.out.push(Action::Promote);
-        } else {
-            self.kill(Role::Standby, "");
-            if ticket.is_none() {
-                self.out
-                    .push(Action::Log("no worker starts a kubelet: it is started with its last command".to_owned()));
-            }
-            self.add(Role::Kubelet, Child { ticket, command, run, ..Child::default() });
-            self.out.push(Action::Start(args.clone()));
+            return self.out.push(Action::Promote);
         }
-        self.last = args;
+        self.kill(Role::Standby, "");
+        if ticket.is_none() {
+            self.out.push(Action::Log("no worker starts a kubelet: it is started with its last command".to_owned()));
+        }
+        self.add(Role::Kubelet, Child { ticket, command, run, ..Child::default() });
+        self.out.push(Action::Start(Role::Kubelet, args));
     }
 
     fn park(&mut self, ticket: u64, args: &[String]) {
@@ -251,15 +227,14 @@ impl Monitor {
             let why = "there is another standby, or its command line is not one for a standby";
             return self.refuse(Some(ticket), why);
         }
-        let command = fingerprint(args);
-        self.add(Role::Standby, Child { ticket: Some(ticket), command, ..Child::default() });
-        self.out.push(Action::Park(KubeletArgs::for_standby(args)));
+        self.add(Role::Standby, Child { ticket: Some(ticket), command: fingerprint(args), ..Child::default() });
+        self.out.push(Action::Start(Role::Standby, KubeletArgs::for_standby(args)));
     }
 
-    /// SIGTERM, once: a second one makes a kubelet drop what it does.
-    fn stop(&mut self) {
-        if self.enter(Role::Kubelet, Phase::Ends) {
-            self.signal(Role::Kubelet, SIGTERM);
+    /// The kubelet is to end. SIGTERM comes once: a second one makes a kubelet drop what it does.
+    fn stop(&mut self, signal: i32) {
+        if self.enter(Role::Kubelet, Phase::Ends) || signal == SIGQUIT {
+            self.out.push(Action::Signal(Role::Kubelet, signal));
         }
     }
 
@@ -267,7 +242,7 @@ impl Monitor {
         let Some(kubelet) = self.children.get_mut(&Role::Kubelet) else { return };
         kubelet.ready.get_or_insert(self.now);
         if !std::mem::replace(&mut self.was_ready, true) {
-            self.out.push(Action::Systemd(notice::READY));
+            self.out.push(Action::Systemd("READY=1"));
         }
     }
 
@@ -279,6 +254,42 @@ impl Monitor {
 
     fn ping_systemd(&mut self) {
         self.pinged = Some(self.now);
-        self.out.push(Action::Systemd(notice::WATCHDOG));
+        self.out.push(Action::Systemd("WATCHDOG=1"));
+    }
+
+    fn work(&mut self) {
+        self.generation = self.generation.saturating_add(1);
+        self.add(Role::Worker(self.generation), Child::default());
+        let own_binary = self.worker_pause.early >= EARLY_ENDS;
+        self.out.push(Action::Work { generation: self.generation, own_binary });
+    }
+
+    /// [`Monitor::work_at`] and [`Monitor::reloaded_at`] do the rest.
+    fn reload(&mut self) {
+        self.worker_pause = Pause::default();
+        if self.leaving.is_none() && self.reloading.is_none() {
+            self.reloading = Some(self.generation);
+            self.out.extend(self.was_ready.then_some(Action::Systemd("RELOADING=1")));
+        }
+    }
+
+    fn reloaded(&mut self) {
+        self.reloading = None;
+        self.out.extend(self.was_ready.then_some(Action::Systemd("READY=1")));
+    }
+
+    fn hello(&mut self, generation: u64, protocol: u32, version: &str) {
+        if protocol != PROTOCOL {
+            let why = format!(
+                "kubelet-supervisor {version} speaks protocol {protocol}, and this one {PROTOCOL}: \
+                 systemctl restart kubelet replaces this one"
+            );
+            return self.kill(Role::Worker(generation), &why);
+        }
+        if let Some(elder) = self.obeyed() {
+            self.enter(Role::Worker(elder), Phase::Ends);
+        }
+        self.enter(Role::Worker(generation), Phase::Lives);
+        self.turned.get_or_insert(generation); // without an elder it is obeyed at once
     }
 }

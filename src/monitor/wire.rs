@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::model::{Beginning, Exit, RunId};
 
 /// The version of these messages. Whoever changes their meaning or shape counts on.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// The longest message, in bytes. A kubelet's command line has two or three thousand.
 pub const MESSAGE_MAX: usize = 64 << 10;
@@ -54,31 +54,18 @@ pub enum Request {
     },
     /// End the standby.
     Unpark,
-    /// SIGTERM, once, to the kubelet of this run, and SIGKILL after the grace.
-    Stop {
-        /// [`Child::run`].
-        run: u64,
-    },
+    /// SIGTERM, once, to the kubelet of this run ([`Child::run`]), and SIGKILL after the grace.
+    Stop(u64),
     /// SIGQUIT to the kubelet of this run: its stacks.
-    Dump {
-        /// [`Child::run`].
-        run: u64,
-    },
+    Dump(u64),
     /// Somebody minds the kubelet: systemd's watchdog is fed for so long.
-    Feed {
-        /// Milliseconds from now.
-        millis: u64,
-    },
-    /// The unit's STATUS= in words.
-    Show {
-        /// One line.
-        text: String,
-    },
+    Feed(Duration),
+    /// The unit's STATUS= in words: one line.
+    Show(String),
 }
 
 /// The state that a worker is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Status {
     /// The monitor's [`PROTOCOL`].
     pub protocol: u32,
@@ -120,7 +107,6 @@ impl Status {
 
 /// A process of the monitor's: the kubelet, one that stands by, or a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Child {
     /// Process id; 0: it is asked for, and not forked yet.
     pub pid: i32,
@@ -128,9 +114,9 @@ pub struct Child {
     pub since: Duration,
     /// How far it is.
     pub phase: Phase,
-    /// Until when it may be in this phase.
+    /// CLOCK_BOOTTIME when this phase began, or it said something.
     #[serde(skip)]
-    pub(super) until: Duration,
+    pub(super) heard: Duration,
     /// Of the [`Request::Start`] or [`Request::Park`] that it was started for; `None`: the monitor started it by itself.
     pub ticket: Option<u64>,
     /// [`fingerprint`] of its arguments.

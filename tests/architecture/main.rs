@@ -154,7 +154,7 @@ fn what_the_monitor_calls_is_small() {
             assert!(!code.contains(word), "the monitor calls {module}, which says {word}");
         }
     }
-    let pure = ["monitor", "monitor::state", "monitor::step", "monitor::wire", "monitor::workers"];
+    let pure = ["monitor", "monitor::state", "monitor::step", "monitor::wire"];
     for module in pure {
         for word in ["std::fs", "std::io", "std::process", "std::env", "std::thread", "nix::", "tracing::", "Instant"] {
             assert!(!source.files[module].code.contains(word), "{module} says {word}");

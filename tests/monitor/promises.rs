@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use kubelet_supervisor::machine::model::Exit;
-use kubelet_supervisor::monitor::{ABSENCE, Event, FEED_MAX, GRACE, LAST_WORDS, Role, notice};
+use kubelet_supervisor::monitor::{ABSENCE, Event, FEED_MAX, GRACE, LAST_WORDS, Role};
+use kubelet_supervisor::os::notify_socket::Message;
 
-use crate::world::{Chances, INTERVAL, SIGKILL, World};
+use crate::world::{Chances, INTERVAL, SIGKILL, SIGTERM, World};
 
 const WORLDS: u64 = 3000;
 
@@ -72,7 +73,7 @@ fn forks_that_fail_are_tried_again_with_pauses() {
 fn the_end_comes_and_leaves_nobody_who_can_be_ended() {
     for held in [false, true] {
         worlds(Chances { held, ..Chances::default() }, 60, |mut world| {
-            world.event(Event::End);
+            world.event(Event::Signal(SIGTERM));
             world.reap();
             world.pass(GRACE * 2 + LAST_WORDS * 2);
             assert_eq!(world.exit, Some(0));
@@ -85,9 +86,9 @@ fn the_end_comes_and_leaves_nobody_who_can_be_ended() {
 #[test]
 fn a_second_sigterm_ends_at_once() {
     worlds(Chances::default(), 30, |mut world| {
-        world.event(Event::End);
+        world.event(Event::Signal(SIGTERM));
         if world.exit.is_none() {
-            world.event(Event::End);
+            world.event(Event::Signal(SIGTERM));
             assert_eq!(world.exit, Some(1));
             assert!(world.acting().iter().all(|pid| world.processes[pid].held));
         }
@@ -107,7 +108,7 @@ fn nobody_is_forgotten() {
 }
 
 fn pings(world: &World, from: Duration) -> Vec<Duration> {
-    let of = |(at, told): &(Duration, &str)| (*told == notice::WATCHDOG && *at >= from).then_some(*at);
+    let of = |(at, told): &(Duration, &str)| (*told == "WATCHDOG=1" && *at >= from).then_some(*at);
     world.told.iter().filter_map(of).collect()
 }
 
@@ -120,7 +121,7 @@ fn systemd_is_pinged_for_a_kubelet_that_lives_and_not_for_one_that_hangs() {
         world.pass(Duration::from_secs(11));
         let begin = world.now;
         for _ in 0..30 {
-            world.event(Event::Ping);
+            world.event(Event::Heard(Message::Ping));
             let worker = world.workers().first().copied();
             if let Some(pid) = worker.filter(|_| world.rng.bool()) {
                 world.die(pid, Exit::Signal(SIGKILL));

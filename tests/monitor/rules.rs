@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use kubelet_supervisor::machine::model::Exit;
 use kubelet_supervisor::monitor::wire::{PROTOCOL, Phase, Request, Status, fingerprint};
-use kubelet_supervisor::monitor::{ABSENCE, CLAIM, Event, GRACE, HELLO, READ, Role, SILENCE, notice};
+use kubelet_supervisor::monitor::{ABSENCE, Action, CLAIM, Event, GRACE, HELLO, READ, Role, SILENCE};
+use kubelet_supervisor::os::notify_socket::Message;
 
-use crate::world::{Chances, SIGKILL, World, own};
+use crate::world::{Chances, SIGHUP, SIGKILL, World, own};
 
 fn world() -> World {
     let mut world = World::new(7, Chances::default());
@@ -24,7 +25,7 @@ fn begun() -> World {
 
 fn say(world: &mut World, request: Request) {
     let pid = world.workers()[0];
-    world.event(Event::Said(world.worker(pid), request));
+    world.say(pid, request);
     world.reap();
 }
 
@@ -126,22 +127,22 @@ fn a_silent_worker_is_replaced() {
 fn a_successor_has_its_turn_when_the_one_before_has_ended() {
     let mut world = running();
     let elder = world.workers()[0];
-    world.event(Event::Ready);
-    world.event(Event::Reload);
+    world.event(Event::Heard(Message::Ready));
+    world.event(Event::Signal(SIGHUP));
     let young = *world.workers().last().unwrap();
     assert!(!status(&world).turn, "it has said nothing yet");
     world.hello(young);
     let of = |world: &World, pid: i32| world.monitor.status(world.worker(pid)).unwrap();
     assert!(of(&world, elder).retire && !of(&world, young).turn);
-    let start = Request::Stop { run: 1 };
-    world.event(Event::Said(world.worker(young), start));
+    let start = Request::Stop(1);
+    world.say(young, start);
     assert_eq!(of(&world, young).kubelet.unwrap().phase, Phase::Lives, "it is not its turn");
-    assert_eq!(world.told.last().unwrap().1, notice::RELOADING, "it is not over");
+    assert_eq!(world.told.last().unwrap().1, "RELOADING=1", "it is not over");
     world.die(elder, Exit::Code(0));
     world.reap();
     assert!(of(&world, young).turn && of(&world, young).before.is_none());
-    let notices: Vec<&str> = world.told.iter().map(|(_, told)| *told).filter(|it| *it != notice::WATCHDOG).collect();
-    assert_eq!(notices, [notice::READY, notice::RELOADING, notice::READY]);
+    let notices: Vec<&str> = world.told.iter().map(|(_, told)| *told).filter(|it| *it != "WATCHDOG=1").collect();
+    assert_eq!(notices, ["READY=1", "RELOADING=1", "READY=1"]);
 }
 
 #[test]
@@ -149,20 +150,19 @@ fn a_successor_that_fails_changes_nothing() {
     for fails in [0, 1, 2] {
         let mut world = running();
         let elder = world.workers()[0];
-        world.event(Event::Reload);
+        world.event(Event::Signal(SIGHUP));
         let young = *world.workers().last().unwrap();
-        let generation = world.worker(young);
         match fails {
             0 => world.die(young, Exit::Code(1)),
             1 => {
                 for _ in 0..3 {
                     world.pass(HELLO / 3 + Duration::from_millis(1));
-                    world.event(Event::Said(1, Request::Beat));
+                    world.say(elder, Request::Beat);
                 }
             }
             _ => {
                 let hello = Request::Hello { protocol: PROTOCOL + 1, version: "9.9.9".to_owned() };
-                world.event(Event::Said(generation, hello));
+                world.say(young, hello);
                 assert!(world.log.iter().any(|line| line.contains("9.9.9")), "refused by name: {:?}", world.log);
             }
         }
@@ -233,7 +233,7 @@ fn what_does_not_wait_is_not_parked() {
 /// Whoever asked for it may be gone.
 #[test]
 fn a_kubelet_that_does_not_mind_sigterm_is_killed() {
-    for signal in [Request::Stop { run: 1 }, Request::Dump { run: 1 }] {
+    for signal in [Request::Stop(1), Request::Dump(1)] {
         let mut world = running();
         let (kubelet, worker) = (world.acting()[0], world.workers()[0]);
         world.processes.get_mut(&kubelet).unwrap().deaf = true;
@@ -248,7 +248,7 @@ fn a_kubelet_that_does_not_mind_sigterm_is_killed() {
 fn what_is_over_is_not_signalled() {
     let mut world = running();
     for run in [0, 2, 99] {
-        for request in [Request::Stop { run }, Request::Dump { run }] {
+        for request in [Request::Stop(run), Request::Dump(run)] {
             say(&mut world, request);
         }
     }
@@ -268,5 +268,90 @@ fn a_worker_that_refuses_ends_the_monitor_before_anything_was_started_and_never_
         world.die(pid, Exit::Code(code));
         world.reap();
         assert_eq!(world.exit, None, "{code}");
+    }
+}
+
+/// Not as the exit code of a copy of the monitor.
+#[test]
+fn why_a_worker_cannot_be_executed_is_told_to_the_next() {
+    let mut world = running();
+    let pid = world.workers()[0];
+    world.die(pid, Exit::Signal(SIGKILL));
+    world.reap();
+    world.pass(Duration::from_millis(500));
+    let pid = world.workers()[0];
+    world.event(Event::Failed(Role::Worker(world.worker(pid)), "/x: no such file".to_owned()));
+    world.die(pid, Exit::Code(127));
+    world.reap();
+    world.pass(Duration::from_secs(1));
+    let told = status(&world);
+    assert_eq!(told.generation, 3);
+    assert!(told.before.as_ref().is_some_and(|why| why.contains("/x: no such file")), "{told:?}");
+}
+
+#[test]
+fn a_kubelet_that_cannot_be_executed_is_refused_and_may_be_asked_for_again() {
+    let mut world = begun();
+    let worker = world.workers()[0];
+    world.event(Event::Said(1, Ok(Request::Start { ticket: 1, args: args("a") })));
+    let pid = world.acting()[0];
+    world.monitor.step(Event::Failed(Role::Kubelet, "/x: no such file".to_owned()), world.now);
+    world.die(pid, Exit::Code(127));
+    world.reap();
+    let told = status(&world);
+    assert_eq!((told.refused, told.kubelet, told.ended), (Some((1, "/x: no such file".to_owned())), None, None));
+    say(&mut world, Request::Start { ticket: 2, args: args("a") });
+    assert_eq!((status(&world).kubelet.unwrap().ticket, world.workers()), (Some(2), vec![worker]));
+}
+
+/// Whoever began before may be of the former package.
+#[test]
+fn a_reload_that_comes_while_a_worker_begins_waits_for_its_end_or_its_hello() {
+    for dies in [true, false] {
+        let mut world = world();
+        world.event(Event::Heard(Message::Ready)); // of nobody
+        world.event(Event::Signal(SIGHUP));
+        let first = world.workers()[0];
+        assert_eq!(world.works.len(), 1, "it is on its way");
+        if dies {
+            world.die(first, Exit::Code(1));
+            world.reap();
+        } else {
+            world.hello(first);
+        }
+        assert_eq!(world.works.len(), 2, "{dies}");
+        let second = *world.workers().last().unwrap();
+        world.hello(second);
+        world.reap();
+        world.pass(GRACE * 2);
+        assert_eq!(world.works.len(), 2, "one successor is enough");
+    }
+}
+
+#[test]
+fn other_signals_are_the_kubelets() {
+    let mut world = running();
+    let actions = world.monitor.step(Event::Signal(10), world.now);
+    assert_eq!(actions, [Action::Signal(Role::Kubelet, 10)]);
+}
+
+/// The monitor's own start is due in the very step in which a standby is asked for.
+#[test]
+fn a_standby_that_is_ended_before_it_is_forked_is_ended() {
+    let mut world = running();
+    end_kubelet(&mut world);
+    world.now += ABSENCE * 2;
+    world.event(Event::Said(1, Ok(Request::Park { ticket: 2, args: args("b") })));
+    assert_eq!((world.acting().len(), world.alive(|role| role == Role::Standby)), (1, Vec::new()));
+}
+
+/// A worker is on its way in the same step.
+#[test]
+fn nothing_is_started_by_itself_before_the_first_worker_had_its_time() {
+    for first in [Event::Tick, Event::Boot(None), Event::Boot(Some(args("proven")))] {
+        let mut world = World::new(7, Chances::default());
+        world.event(first);
+        world.event(Event::Boot(None));
+        assert_eq!((world.starts, world.workers().len()), (0, 1));
     }
 }

@@ -7,8 +7,10 @@ use fastrand::Rng;
 use kubelet_supervisor::machine::model::Exit;
 use kubelet_supervisor::monitor::wire::{PROTOCOL, Request};
 use kubelet_supervisor::monitor::{Action, Event, Monitor, Role};
+use kubelet_supervisor::os::notify_socket::Message;
 
 pub const INTERVAL: Duration = Duration::from_secs(20);
+pub const SIGHUP: i32 = 1;
 pub const SIGKILL: i32 = 9;
 pub const SIGTERM: i32 = 15;
 
@@ -97,7 +99,7 @@ impl World {
                 }
             }
             assert!(self.acting().len() <= 1, "two act: {:?}", self.processes);
-            assert!(self.monitor.generations().count() <= 3, "workers gather");
+            assert!(self.monitor.workers().count() <= 3, "workers gather");
         }
         self.note_absence();
     }
@@ -138,7 +140,7 @@ impl World {
 
     fn carry_out(&mut self, action: Action) -> Option<Event> {
         match action {
-            Action::Start(_) => {
+            Action::Start(Role::Kubelet, _) => {
                 assert!(
                     self.unreaped.iter().all(|(pid, _)| self.processes[pid].role != Role::Kubelet),
                     "one is not reaped"
@@ -147,7 +149,7 @@ impl World {
                 self.starts += usize::from(matches!(event, Event::Forked(..)));
                 return Some(event);
             }
-            Action::Park(args) => {
+            Action::Start(_, args) => {
                 assert!(args.iter().any(|arg| arg.starts_with("--lock-file")), "it would not wait: {args:?}");
                 assert!(self.alive(|role| role == Role::Standby).is_empty(), "two stand by");
                 let event = self.fork(Role::Standby);
@@ -165,10 +167,11 @@ impl World {
                 self.works.push((generation, own_binary));
                 return Some(self.fork(Role::Worker(generation)));
             }
-            Action::Signal(pid, signal) => {
-                let known = self.processes.get(&pid).filter(|process| process.alive);
-                let deadly = signal == SIGKILL || (signal == SIGTERM && known.is_some_and(|process| !process.deaf));
-                if known.is_some_and(|process| !process.held) && deadly {
+            Action::Signal(role, signal) => {
+                let is_it = |(_, process): &(&i32, &Process)| process.role == role && process.alive;
+                let (pid, deaf) = self.processes.iter().find(is_it).map(|(pid, it)| (*pid, it.deaf || it.held))?;
+                let held = self.processes[&pid].held;
+                if !held && (signal == SIGKILL || signal == SIGTERM && !deaf) {
                     self.die(pid, Exit::Signal(signal));
                 }
             }
@@ -223,7 +226,11 @@ impl World {
 
     pub fn hello(&mut self, pid: i32) {
         let version = "1".to_owned();
-        self.event(Event::Said(self.worker(pid), Request::Hello { protocol: PROTOCOL, version }));
+        self.say(pid, Request::Hello { protocol: PROTOCOL, version });
+    }
+
+    pub fn say(&mut self, pid: i32, request: Request) {
+        self.event(Event::Said(self.worker(pid), Ok(request)));
     }
 
     /// Any message at all.
@@ -236,16 +243,16 @@ impl World {
             1 | 2 => Request::Start { ticket, args },
             3 | 4 => Request::Park { ticket, args },
             5 => Request::Unpark,
-            6 => Request::Stop { run },
-            7 => Request::Dump { run },
-            8 => Request::Feed { millis: self.rng.u64(..) },
-            _ => Request::Show { text: "a\nb".repeat(usize::from(self.rng.u8(..)) * 9) },
+            6 => Request::Stop(run),
+            7 => Request::Dump(run),
+            8 => Request::Feed(Duration::from_millis(self.rng.u64(..))),
+            _ => Request::Show("a\nb".repeat(usize::from(self.rng.u8(..)) * 9)),
         }
     }
 
     fn monitor_runs(&self) -> u64 {
-        let worker = self.monitor.generations().next();
-        let status = worker.and_then(|generation| self.monitor.status(generation)).unwrap_or_default();
+        let worker = self.monitor.workers().next();
+        let status = worker.and_then(|(generation, _)| self.monitor.status(generation)).unwrap_or_default();
         status.kubelet.map(|kubelet| kubelet.run).or(status.ended.map(|ended| ended.run)).unwrap_or_default()
     }
 
@@ -255,24 +262,24 @@ impl World {
         let worker = (!workers.is_empty()).then(|| workers[self.rng.usize(..workers.len())]);
         match (self.rng.u8(0..20), worker) {
             (0..=4, Some(pid)) => {
-                let known: Vec<u64> = self.monitor.generations().collect();
-                if known.contains(&self.worker(pid)) {
+                let generation = self.worker(pid);
+                if self.monitor.workers().any(|(known, _)| known == generation) {
                     self.hello(pid);
                 }
             }
             (5..=9, Some(pid)) => {
                 let request = if self.chances.sane_workers { Request::Beat } else { self.anything() };
-                self.event(Event::Said(self.worker(pid), request));
+                self.say(pid, request);
             }
             (10, Some(pid)) => self.die(pid, Exit::Code(1)),
-            (11, Some(pid)) => self.event(Event::Broken(self.worker(pid), "nonsense".to_owned())),
+            (11, Some(pid)) => self.event(Event::Said(self.worker(pid), Err("nonsense".to_owned()))),
             (12, _) => {
                 if let Some(pid) = self.acting().first() {
                     self.die(*pid, Exit::Code(2));
                 }
             }
-            (13, _) => self.event(Event::Reload),
-            (14, _) => self.event(Event::Ready),
+            (13, _) => self.event(Event::Signal(SIGHUP)),
+            (14, _) => self.event(Event::Heard(Message::Ready)),
             (15, _) => {
                 if let Some(pid) = self.alive(|role| role == Role::Standby).first().copied() {
                     if self.rng.bool() { self.event(Event::Lives(Role::Standby)) } else { self.die(pid, Exit::Code(3)) }
@@ -287,7 +294,7 @@ impl World {
         if let Some(pid) = self.acting().first().filter(|pid| self.processes[pid].pings)
             && self.processes[pid].alive
         {
-            self.event(Event::Ping);
+            self.event(Event::Heard(Message::Ping));
         }
         self.reap();
         let millis = if self.rng.bool() { 0 } else { self.rng.u64(0..8_000) };

@@ -89,7 +89,7 @@ pub fn is_gone(pid: u64) -> bool {
 }
 
 /// What a script that is started as a worker says first, if it is to be taken for one.
-pub const HELLO: &str = "printf '{\"hello\":{\"protocol\":2,\"version\":\"0.1.0\"}}' >&3";
+pub const HELLO: &str = "printf '{\"hello\":{\"protocol\":3,\"version\":\"0.1.0\"}}' >&3";
 
 /// The workers of a supervisor, oldest first: children of this monitor's that have the program by now.
 pub fn workers(monitor: u64) -> Vec<u64> {

@@ -150,7 +150,7 @@ impl Wanted {
             return (other.phase > Phase::Begins).then(|| Ok(started(other, true)));
         }
         if other.phase < Phase::Ends {
-            requests.push(Request::Stop { run: other.run }); // SIGKILL follows, if need be
+            requests.push(Request::Stop(other.run)); // SIGKILL follows, if need be
         }
         None
     }
