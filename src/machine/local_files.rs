@@ -85,6 +85,7 @@ impl State {
                 self.reconsider(); // it may have been for what they said
             }
             self.try_local_again();
+            self.ask_policy(); // denied fields are compared with them
         }
         let version = self.active().map(|version| version.source.clone());
         let target = LoadTarget::DryRun(version.filter(|source| !source.is_local_files()));

@@ -177,9 +177,12 @@ impl State {
     /// The answer to that.
     pub(super) fn policy_judged(&mut self, result: Result<Rendered, RenderError>) {
         let forbids = match result {
-            Ok(rendered) if Some(&rendered.digest) != self.running().digest.as_ref() => return, // another one by now
             Ok(rendered) => {
                 self.note_policy(&rendered.admission.policy);
+                // Local files that were edited are not what runs.
+                if Some(&rendered.digest) != self.running().digest.as_ref() {
+                    return;
+                }
                 Violation::of(&rendered.admission)
             }
             Err(RenderError::Policy(why)) => Some(Violation { why, starts: false }),

@@ -255,3 +255,28 @@ fn a_worker_that_goes_on_does_not_say_that_there_is_no_policy() {
     let said: Vec<&str> = node.published.iter().map(|status| status.policy).collect();
     assert!(!said.is_empty() && said[1..].iter().all(|policy| *policy == "in-force"), "{said:?}");
 }
+
+/// A local file that was edited says nothing of what runs, and the policy is there all the same.
+#[test]
+fn it_is_read_beside_local_files_that_were_edited() {
+    let mut node = node();
+    node.step(Input::PolicyChanged).pass(60);
+    node.store.local = "edited".to_owned();
+    node.step(Input::LocalFilesTouched).pass(30);
+    node.store.policy = PolicyState::Absent;
+    node.step(Input::PolicyChanged).pass(30);
+    assert_eq!(node.published.last().map(|status| status.policy), Some("absent"));
+}
+
+/// Fields that are denied are compared with the local files: who mends those hears what that means for what runs.
+#[test]
+fn what_runs_is_held_against_it_when_the_local_files_change() {
+    let mut node = node();
+    prove(&mut node, "a");
+    node.store.denied.insert("a".to_owned());
+    node.step(Input::LocalFilesTouched).pass(30);
+    assert_eq!(condition(&node).0, "ForbiddenByPolicy");
+    node.store.denied.clear();
+    node.step(Input::LocalFilesTouched).pass(30);
+    assert_eq!(condition(&node).0, "LastKnownGood");
+}
