@@ -4,6 +4,7 @@ use super::asks::Asker;
 use super::model::{Moment, RenderError, Rendered, later};
 use super::records::{Attempt, Records, Version};
 use super::{Level, State, events, limits};
+use kubelet_config::duration::backoff;
 use kubelet_config::policy::{Admission, PolicyState, Signed};
 use kubelet_config::source::Source;
 
@@ -18,6 +19,8 @@ pub(super) struct Policy {
     forbids: Option<Violation>,
     /// It is asked about what runs then.
     due: Option<Moment>,
+    /// So often in a row the disk did not give what runs.
+    failures: u32,
 }
 
 /// The policy forbids what runs.
@@ -80,7 +83,7 @@ impl State {
 
     /// Nobody watched it for a while: what runs is held against it.
     pub(super) fn ask_policy(&mut self) {
-        self.policy.due = Some(self.now);
+        (self.policy.due, self.policy.failures) = (Some(self.now), 0);
     }
 
     /// The one place where a candidate is admitted: rendered, and not judged by the kubelet yet. True if it is not.
@@ -186,12 +189,16 @@ impl State {
                 Violation::of(&rendered.admission)
             }
             Err(RenderError::Policy(why)) => Some(Violation { why, starts: false }),
-            Err(RenderError::NoAnswer(_)) => {
-                self.policy.due = Some(later(self.now, limits::VERIFY_RETRY));
+            // What a slow or failing disk does not give it may give later.
+            Err(RenderError::NoAnswer(_) | RenderError::Internal(_)) => {
+                let pause = backoff(limits::VERIFY_RETRY, limits::RUNG_RETRY_MAX, self.policy.failures);
+                self.policy.failures = self.policy.failures.saturating_add(1);
+                self.policy.due = Some(later(self.now, pause));
                 return;
             }
             Err(_) => return,
         };
+        self.policy.failures = 0;
         let version = self.active().cloned();
         self.note_violation(version.as_ref(), forbids);
     }

@@ -280,3 +280,19 @@ fn what_runs_is_held_against_it_when_the_local_files_change() {
     node.step(Input::LocalFilesTouched).pass(30);
     assert_eq!(condition(&node).0, "LastKnownGood");
 }
+
+/// One error of the disk: what runs is held against it a minute later.
+#[test]
+fn it_is_read_again_after_an_error_of_the_disk() {
+    let mut node = node();
+    prove(&mut node, "a");
+    node.store.denied.insert("a".to_owned());
+    node.step(Input::PolicyChanged).pass(5);
+    assert_eq!(condition(&node).0, "ForbiddenByPolicy");
+    node.store.unreadable.insert("a".to_owned());
+    node.store.denied.clear();
+    node.step(Input::PolicyChanged).pass(5);
+    node.store.unreadable.clear();
+    node.pass(70);
+    assert_eq!(condition(&node).0, "LastKnownGood");
+}
