@@ -84,6 +84,22 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "false",
     },
     Mutant {
+        law: Law::PolicyHolds,
+        name: "what a new policy forbids is started again",
+        file: "machine/policy/step.rs",
+        function: "forbids_start",
+        original: "!violation.starts",
+        mutated: "violation.starts && !violation.starts",
+    },
+    Mutant {
+        law: Law::PolicyIsTold,
+        name: "nobody asks what a new policy says of what runs",
+        file: "machine/policy/step.rs",
+        function: "policy_changed",
+        original: "self.ask_policy();",
+        mutated: "",
+    },
+    Mutant {
         law: Law::GoodIsKept,
         name: "a worker's begin is a try",
         file: "machine/boot.rs",
@@ -573,6 +589,35 @@ pub const MUTANTS: &[Mutant] = &[
         function: "holds_start",
         original: "self.write.as_ref().is_some_and(|write| now < write.holds_start_until)",
         mutated: "self.write.is_some() || self.failing.is_some()",
+    },
+    Mutant {
+        law: Law::Asked,
+        name: "what the policy refuses is said to be valid",
+        file: "machine/preflight/step.rs",
+        function: "refused_unjudged",
+        original: "self.refusal_by_policy(rendered)",
+        mutated: "self.refusal_by_policy(rendered).filter(|why| why.is_empty())",
+    },
+    Mutant {
+        law: Law::Asked,
+        name: "a request waits for an answer that never comes",
+        file: "machine/preflight/step.rs",
+        function: "tick_on_request",
+        original: "self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE, fx, |ticket| { Effect::Fetch(ticket, reference) });",
+        mutated: "self.ask(Asker::PreflightOnRequest, std::time::Duration::from_secs(1 << 30), fx, |ticket| { Effect::Fetch(ticket, reference) });",
+    },
+    Mutant {
+        law: Law::LeavesNoTrace,
+        name: "what was asked about and is refused is on record as bad",
+        file: "machine/preflight/step.rs",
+        function: "unassigned_loaded",
+        original: "self.answer_request(result, &why, fx)",
+        mutated: "{
+                        if let Some(inquiry) = self.on_request.inquiry.clone() {
+                            self.reject_by_policy(&inquiry.source, &why, fx);
+                        }
+                        self.answer_request(result, &why, fx)
+                    }",
     },
     Mutant {
         law: Law::Converges,

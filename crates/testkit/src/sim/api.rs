@@ -62,6 +62,7 @@ impl Outside {
                 }
             }
             Input::ConfigMap(payload) => {
+                self.asked.note_told(&payload.uid, &payload.resource_version);
                 let Assignment::Map(assigned) = &self.known_assignment else { return };
                 if payload.name != assigned.name {
                     return;
@@ -110,10 +111,13 @@ impl Outside {
         Some(input)
     }
 
-    pub fn fetched(&self, map: &ConfigMapRef) -> Result<Arc<Payload>, FetchError> {
+    pub fn fetched(&mut self, map: &ConfigMapRef) -> Result<Arc<Payload>, FetchError> {
         let failed = |why: &str, definite| Err(FetchError { why: why.to_owned(), definite });
         match self.maps.get(&map.name) {
-            _ if !self.hears_api() => failed("connection refused", false),
+            _ if !self.hears_api() => {
+                self.asked.hinder(self.now);
+                failed("connection refused", false)
+            }
             Some(map) => Ok(self.history[&map.uid][&map.resource_version].payload.clone()),
             None => failed("not found", true),
         }
@@ -142,6 +146,7 @@ impl Outside {
         let delay = ms(5 + self.rng.below(20));
         self.deliver(delay, Coming::Node);
         self.deliver(delay + ms(1), Coming::Map);
+        self.hear_requests();
     }
 
     pub fn set_api(&mut self, up: bool) {

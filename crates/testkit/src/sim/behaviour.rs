@@ -14,7 +14,7 @@ pub enum Behaviour {
     Invalid,
     /// It has a field that no kubelet knows, which worlds refuse that are told to.
     Misspelt,
-    /// It has a field that the node's policy forbids.
+    /// Works, but has a field that the node's policy forbids.
     Forbidden,
     /// Passes the preflight and dies before it is ready.
     DiesAtOnce,
@@ -118,7 +118,9 @@ impl Behaviour {
         let judged = |signal| baseline.map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal));
         let fails_by = |signal| if judged(signal) { Outcome::Fails } else { Outcome::Passes };
         match self {
-            Self::Good | Self::Mute | Self::Hiccup | Self::Stubborn | Self::SlowToStop => Outcome::Passes,
+            Self::Good | Self::Mute | Self::Forbidden | Self::Hiccup | Self::Stubborn | Self::SlowToStop => {
+                Outcome::Passes
+            }
             Self::CutsOff | Self::NotReady | Self::SilentAfter(_) | Self::LeavesLease => {
                 self.betrayed_by().map_or(Outcome::Passes, fails_by)
             }
@@ -157,7 +159,7 @@ impl Behaviour {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
     pub behaviour: Behaviour,
-    salt: u64,
+    pub(super) salt: u64,
     /// What an overlay takes from the local file.
     pub base: u64,
 }

@@ -12,12 +12,12 @@ use super::account::SLACK;
 use super::api::Mood;
 use super::disk::{Fault, Plan};
 use super::harness::Node;
-use super::inputs::{Inputs, drawn};
+use super::inputs::Inputs;
 use super::laws::{Heed, Law};
 use super::moments::COURTESY;
+use super::policy::Policy;
 use super::records::{checkpoint, content_dir};
 use super::silence::OneSide;
-use super::workers::Doom;
 use super::world::{Behaviour, Coming, Outside, ms};
 
 const NAMES: [&str; 3] = ["blue", "green", "red"];
@@ -59,10 +59,6 @@ pub struct Chaos {
     trial: Duration,
     /// Kubelets hang by chance.
     hangs: bool,
-    /// What a change waits for comes by chance, where it does.
-    moments: Option<Rng>,
-    /// Workers end by chance.
-    workers: Option<Rng>,
     /// What old worlds did not have.
     pub(super) inputs: Inputs,
 }
@@ -82,9 +78,9 @@ impl Chaos {
         let watchdog = seed.is_multiple_of(2).then_some(Duration::from_secs(30));
         let hangs = Rng::new(seed ^ 0x4875_6E67).one_in(3);
         let hung_after = if hangs { Duration::from_secs(60) } else { Duration::ZERO };
-        let moments = drawn(seed, 0x4D6F_6D65, 3);
+        let inputs = Inputs::new(seed);
         let settings = Settings {
-            courtesy: if moments.is_some() { COURTESY } else { Duration::ZERO },
+            courtesy: if inputs.moments.is_some() { COURTESY } else { Duration::ZERO },
             trial_duration: trial,
             confirm_within,
             spread,
@@ -102,8 +98,7 @@ impl Chaos {
             outside.surroundings.no_lease = rng.one_in(8);
             outside.surroundings.refusal = Inputs::refusal(seed);
         }
-        let workers = drawn(seed, 0x576F_726B, 2);
-        Self { node, rng, trial, hangs, moments, workers, inputs: Inputs::new(seed) }
+        Self { node, rng, trial, hangs, inputs }
     }
 
     pub fn steps(&self) -> u64 {
@@ -119,9 +114,7 @@ impl Chaos {
         self.node.boot();
         self.node.outside.borrow_mut().put("blue", &Behaviour::Good.text(0));
         while self.steps() < steps {
-            self.disturb_node();
-            self.doom_worker();
-            self.annotate();
+            self.more_inputs();
             let what = self.act();
             self.note(&what);
             let pause = match self.rng.below(8) {
@@ -153,38 +146,6 @@ impl Chaos {
             self.node.power_cycle();
             self.node.outside.borrow_mut().surroundings.shutting_down = false;
             self.node.boot();
-        }
-    }
-
-    /// A worker ends, at once or soon.
-    fn doom_worker(&mut self) {
-        let Some(rng) = self.workers.as_mut() else { return };
-        if !rng.one_in(3) {
-            return;
-        }
-        let absent = match rng.below(4) {
-            0 | 1 => Duration::ZERO,
-            2 => ms(rng.below(900)),
-            _ => Duration::from_secs(rng.below(15)),
-        };
-        let most = rng.pick(&[1, 4, 60]);
-        let doom = Doom { inputs: rng.below(most), asked: rng.one_in(3), absent };
-        self.node.doom_worker(doom);
-    }
-
-    /// Streams last until others come; a pressure ends within the slack of laws about time.
-    fn disturb_node(&mut self) {
-        let Some(rng) = self.moments.as_mut() else { return };
-        if !rng.one_in(3) {
-            return;
-        }
-        let streams = u32::from(rng.one_in(2));
-        let pressure = rng.one_in(2).then(|| Duration::from_secs(3 + rng.below(12)));
-        let stray = if rng.one_in(3) { Duration::ZERO } else { Duration::from_secs(3 + rng.below(6)) };
-        self.node.outside.borrow_mut().disturb_node(streams, pressure, stray);
-        self.note(&format!("{streams} streams, pressure for {pressure:?}, a stray pod for {stray:?}"));
-        if pressure.is_some() {
-            self.pass(Duration::from_secs(3));
         }
     }
 
@@ -408,6 +369,9 @@ impl Chaos {
         if outside.surroundings.runtime_down {
             outside.set_runtime(true, false);
         }
+        if outside.policies.now == Policy::Torn {
+            outside.set_policy(Policy::Gone);
+        }
         outside.set_api(true);
     }
 
@@ -448,6 +412,17 @@ impl Chaos {
     }
 }
 
+/// What a ConfigMap may hold. Few salts, so that equal contents meet again under other names.
+pub(super) fn any_content(rng: &mut Rng) -> (Behaviour, u64) {
+    let (behaviour, salt) = (rng.pick(&BEHAVIOURS), rng.below(3));
+    let behaviour = match behaviour {
+        Behaviour::Unloadable if salt > 0 => Behaviour::Misspelt,
+        Behaviour::Invalid if salt > 0 => Behaviour::Forbidden,
+        other => other,
+    };
+    (behaviour, salt)
+}
+
 /// What somebody does to the API server's objects.
 fn administer(outside: &mut Outside, rng: &mut Rng) -> String {
     let name = rng.pick(&NAMES);
@@ -457,14 +432,7 @@ fn administer(outside: &mut Outside, rng: &mut Rng) -> String {
             format!("assign {name}")
         }
         3..=5 => {
-            let behaviour = rng.pick(&BEHAVIOURS);
-            // Few salts, so that equal contents meet again under other names.
-            let salt = rng.below(3);
-            let behaviour = match behaviour {
-                Behaviour::Unloadable if salt > 0 => Behaviour::Misspelt,
-                Behaviour::Invalid if salt > 0 => Behaviour::Forbidden,
-                other => other,
-            };
+            let (behaviour, salt) = any_content(rng);
             outside.put_as(name, &behaviour.text(salt), rng.one_in(3));
             format!("{name} becomes {behaviour:?}")
         }

@@ -399,7 +399,7 @@ impl Node {
             format!("machine:         {:?}, suspended {:?}", state.kubelet(), state.suspended()),
             format!(
                 "keeper:          {}",
-                format!("{state:?}").split("dirty:").nth(1).unwrap_or_default().chars().take(400).collect::<String>()
+                format!("{state:?}").split("dirty:").nth(1).unwrap_or_default().chars().take(900).collect::<String>()
             ),
             format!("condition:       {:?}", node_status(state).condition),
             format!("asked:           {:?}", account.asked),

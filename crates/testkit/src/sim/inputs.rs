@@ -1,11 +1,15 @@
-//! Inputs that old worlds did not have, each drawn from the seed by a generator of its own.
+//! Inputs that the oldest worlds did not have, each drawn from the seed by a generator of its own.
+
+use std::time::Duration;
 
 use kubelet_config::source::Source;
 use kubelet_supervisor::machine::Input;
 
 use super::Rng;
-use super::chaos::Chaos;
+use super::chaos::{Chaos, any_content};
 use super::kubelet::Refusal;
+use super::policy::Policy;
+use super::workers::Doom;
 use super::world::{Coming, Outside, ms};
 
 /// What a world has of them.
@@ -13,22 +17,44 @@ use super::world::{Coming, Outside, ms};
 pub struct Inputs {
     /// It stands still before the peace.
     pub(super) stands_still: bool,
+    /// What a change waits for comes by chance, where it does.
+    pub(super) moments: Option<Rng>,
+    /// Workers end by chance.
+    workers: Option<Rng>,
     /// Kubelets hang on trial and in a control test as well.
     hangs: Option<Rng>,
     /// Somebody annotates the Node.
     annotations: Option<Rng>,
+    /// Somebody asks what would become of a ConfigMap.
+    requests: Option<Rng>,
+    /// Root changes the node's policy.
+    policies: Option<Rng>,
 }
 
 /// A generator of its own, in one of so many worlds.
-pub(super) fn drawn(seed: u64, salt: u64, one_in: u64) -> Option<Rng> {
+fn drawn(seed: u64, salt: u64, one_in: u64) -> Option<Rng> {
     let mut rng = Rng::new(seed ^ salt);
     rng.one_in(one_in).then_some(rng)
+}
+
+/// The generator, if it is its turn, once in so many.
+fn turn(rng: &mut Option<Rng>, one_in: u64) -> Option<&mut Rng> {
+    let rng = rng.as_mut()?;
+    if rng.one_in(one_in) { Some(rng) } else { None }
 }
 
 impl Inputs {
     pub(super) fn new(seed: u64) -> Self {
         let of = |salt, one_in| drawn(seed, salt, one_in);
-        Self { stands_still: of(0x5374_696C, 4).is_some(), hangs: of(0x4861_6E67, 2), annotations: of(0x416E_6E6F, 4) }
+        Self {
+            stands_still: of(0x5374_696C, 4).is_some(),
+            moments: of(0x4D6F_6D65, 3),
+            workers: of(0x576F_726B, 2),
+            hangs: of(0x4861_6E67, 2),
+            annotations: of(0x416E_6E6F, 4),
+            requests: of(0x5265_7175, 4),
+            policies: of(0x506F_6C69, 4),
+        }
     }
 
     /// How the API server says that it answers nothing.
@@ -47,18 +73,70 @@ impl Inputs {
 }
 
 impl Chaos {
-    /// The Node asks for another try of what is assigned, or confirms it.
-    pub(super) fn annotate(&mut self) {
-        let Some(rng) = self.inputs.annotations.as_mut() else { return };
-        if !rng.one_in(8) {
-            return;
+    /// What else happens in this turn.
+    pub(super) fn more_inputs(&mut self) {
+        self.disturb_node();
+        self.doom_worker();
+        self.annotate();
+        self.request();
+        self.change_policy();
+    }
+
+    /// A worker ends, at once or soon.
+    fn doom_worker(&mut self) {
+        let Some(rng) = turn(&mut self.inputs.workers, 3) else { return };
+        let absent = match rng.below(4) {
+            0 | 1 => Duration::ZERO,
+            2 => ms(rng.below(900)),
+            _ => Duration::from_secs(rng.below(15)),
+        };
+        let most = rng.pick(&[1, 4, 60]);
+        let doom = Doom { inputs: rng.below(most), asked: rng.one_in(3), absent };
+        self.node.doom_worker(doom);
+    }
+
+    /// Streams last until others come; a pressure ends within the slack of laws about time.
+    fn disturb_node(&mut self) {
+        let Some(rng) = turn(&mut self.inputs.moments, 3) else { return };
+        let streams = u32::from(rng.one_in(2));
+        let pressure = rng.one_in(2).then(|| Duration::from_secs(3 + rng.below(12)));
+        let stray = if rng.one_in(3) { Duration::ZERO } else { Duration::from_secs(3 + rng.below(6)) };
+        self.node.outside.borrow_mut().disturb_node(streams, pressure, stray);
+        self.note(&format!("{streams} streams, pressure for {pressure:?}, a stray pod for {stray:?}"));
+        if pressure.is_some() {
+            self.pass(Duration::from_secs(3));
         }
+    }
+
+    /// The Node asks for another try of what is assigned, or confirms it.
+    fn annotate(&mut self) {
+        let Some(rng) = turn(&mut self.inputs.annotations, 8) else { return };
         let mut outside = self.node.outside.borrow_mut();
         let name = |source: &Source| format!("{}/{}", source.uid, source.resource_version);
         let assigned = outside.status.assigned.as_ref().map(name);
         let (retry, confirm) = (assigned.clone().filter(|_| rng.one_in(2)), assigned.filter(|_| rng.one_in(2)));
         outside.tell(&format!("the Node is annotated: retry {retry:?}, confirm {confirm:?}"));
         outside.schedule(ms(rng.below(900)), Coming::Annotations(retry, confirm));
+    }
+
+    /// What the Node is asked to judge; some of it is never assigned.
+    fn request(&mut self) {
+        let Some(rng) = turn(&mut self.inputs.requests, 4) else { return };
+        let mut outside = self.node.outside.borrow_mut();
+        let (behaviour, salt) = any_content(rng);
+        if rng.one_in(3) {
+            outside.put_as("asked", &behaviour.text(salt), rng.one_in(3));
+        }
+        let request = outside.ask_to_judge(&["blue", "green", "red", "asked", "asked"], rng);
+        outside.tell(&format!("the Node is asked to judge {request:?}, \"asked\" would be {behaviour:?}"));
+    }
+
+    /// Root changes the node's policy.
+    fn change_policy(&mut self) {
+        let Some(rng) = turn(&mut self.inputs.policies, 6) else { return };
+        let policy = rng.pick(&Policy::ALL);
+        self.note(&format!("the node's policy: {policy:?}"));
+        self.node.outside.borrow_mut().set_policy(policy);
     }
 }
 

@@ -537,6 +537,9 @@ impl Outside {
             ..PodSummary::default()
         };
         let pods = vec![pod("one", false), pod("two", loses)];
+        if !self.answers_queries() {
+            self.asked.hinder(self.now);
+        }
         self.answers_queries().then(|| {
             let stray = self.moments.tell_stray(ticket, self.now);
             let node = NodeSummary { labels: Some(BTreeMap::new()), ..NodeSummary::default() };

@@ -52,6 +52,7 @@ pub enum Law {
     SickEnds,
     RefusedNeverRuns,
     PolicyHolds,
+    PolicyIsTold,
     GoodIsKept,
     NotBlamed,
     Cleared,
@@ -69,6 +70,8 @@ pub enum Law {
     GivesUp,
     WallClock,
     LastingFaults,
+    Asked,
+    LeavesNoTrace,
     Converges,
 }
 
@@ -76,7 +79,7 @@ pub enum Law {
 pub type Entry = (Law, u64, &'static str);
 
 impl Law {
-    pub const ALL: [Entry; 51] = [
+    pub const ALL: [Entry; 54] = [
         (Self::Runs, 10_000, "law 1: a kubelet runs, but for moments"),
         (Self::RunsInStall, 3_000, "law 1: it does so while the store does not answer"),
         (Self::OneKubelet, 1_000, "law 1: there is one kubelet at a time, and the machine knows which"),
@@ -110,6 +113,7 @@ impl Law {
         (Self::SickEnds, 100, "a trial that is sick or never healthy ends in time"),
         (Self::RefusedNeverRuns, 30, "what the kubelet refuses, or --unknown-fields, is never started"),
         (Self::PolicyHolds, 80, "law 7: what the node's policy refuses is never started, under whatever name"),
+        (Self::PolicyIsTold, 1_000, "law 7: what the policy says of what runs is told"),
         (Self::GoodIsKept, 1, "what works is rolled back or refused for nothing but what it did"),
         (Self::NotBlamed, 5, "no version is rolled back for the node's trouble alone"),
         (Self::Cleared, 1, "a version is cleared only if last known good fails alike"),
@@ -127,6 +131,8 @@ impl Law {
         (Self::GivesUp, 4, "a question without an answer is given up"),
         (Self::WallClock, 1, "jumps of the wall clock change nothing"),
         (Self::LastingFaults, 5, "beside a fault that never heals, everything else goes on"),
+        (Self::Asked, 100, "a preflight on request is answered in time, and truly"),
+        (Self::LeavesNoTrace, 1_000, "what was only asked about is on no record, in no event and in no status"),
         (Self::Converges, 5, "left in peace, a node comes to what is wanted"),
     ];
 

@@ -5,6 +5,7 @@
 
 pub mod account;
 pub mod api;
+pub mod asked;
 pub mod behaviour;
 pub mod chaos;
 pub mod disk;
@@ -13,6 +14,7 @@ pub mod inputs;
 pub mod kubelet;
 pub mod laws;
 pub mod moments;
+pub mod policy;
 pub mod ports;
 pub mod records;
 pub mod silence;

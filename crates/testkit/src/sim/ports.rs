@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::policy::NodePolicy;
 use kubelet_config::rendering::{DropIn, HealthzTarget};
 use kubelet_config::source::{ConfigMapRef, Merge};
 use kubelet_config::status::NodeConfigStatus;
@@ -113,11 +112,7 @@ impl ports::Local for Handle {
         Merge::Replace
     }
     fn policy(&self) -> Result<LocalPolicy, String> {
-        // What `Behaviour::Forbidden` has otherwise.
-        let pinned_fields = [("readOnlyPort".to_owned(), 0.into())].into();
-        let policy = Some(NodePolicy { pinned_fields, ..NodePolicy::default() });
-        let label_namespaces = [super::world::NAMESPACE.to_owned()].into();
-        Ok(LocalPolicy { policy, label_namespaces, ..LocalPolicy::default() })
+        self.0.borrow().policies.now.read()
     }
 }
 
@@ -169,6 +164,14 @@ impl ports::Preflight for Handle {
         let delay = ms(100 + outside.rng.below(900));
         let withheld = outside.rng.one_in(40) || outside.silence.judge;
         let now = outside.now;
+        if outside.asked.is_candidate(&candidate.path) {
+            if withheld {
+                outside.asked.hinder(now);
+            } else {
+                outside.schedule(delay, Coming::Verdict(ticket, verdict));
+            }
+            return;
+        }
         if outside.account.withheld.is_some() {
             outside.account.judged_again = Some(now);
         }
@@ -182,6 +185,7 @@ impl ports::Preflight for Handle {
         }
     }
     fn judge_for_standby(&mut self, ticket: Ticket, candidate: &Rendered) {
+        self.0.borrow_mut().asked.forget_candidate();
         self.judge(ticket, candidate);
         self.0.borrow_mut().expect_standby(ticket, candidate);
     }
@@ -217,6 +221,8 @@ impl ports::Cluster for Handle {
         self.did(|done| done.published += 1);
         let mut outside = self.0.borrow_mut();
         outside.check_error(status);
+        outside.check_answer(status);
+        outside.check_traces([&status.assigned, &status.active, &status.last_known_good].into_iter().flatten());
         outside.status = status.clone();
         outside.account.status_is_known = false;
     }
@@ -243,8 +249,8 @@ impl Outside {
     /// One answer in forty never comes, and another takes its time.
     fn schedule_answer(&mut self, what: Coming) {
         let delay = match self.rng.below(40) {
-            0 => return,
-            _ if self.silence.queries => return,
+            0 => return self.asked.hinder(self.now),
+            _ if self.silence.queries => return self.asked.hinder(self.now),
             1 => ms(5 + self.rng.below(4000)),
             _ => ms(5 + self.rng.below(200)),
         };

@@ -62,6 +62,7 @@ impl SimStore {
             StoreRequest::Load(_, LoadTarget::Source(source) | LoadTarget::Content(_, source)) => Some(source.clone()),
             _ => None,
         };
+        let on_request = matches!(&request, StoreRequest::Load(_, LoadTarget::Unassigned(..)));
         let answers = self.worker.serve(request);
         let mut outside = self.outside.0.borrow_mut();
         outside.account.steps += answers.len() as u64;
@@ -72,6 +73,7 @@ impl SimStore {
                 }
                 // Whatever had rotted is written anew.
                 Input::Saved(_, Ok(())) => saved.iter().for_each(|source| outside.disk.mend(&checkpoint(source))),
+                Input::Loaded(_, _, Ok(found)) if on_request => outside.asked.note_candidate(&found.path),
                 Input::Loaded(_, _, Ok(found)) => {
                     let Some(source) = &rendered else { continue };
                     let text = outside.disk.peek(Path::new(&found.path)).unwrap_or_default();
@@ -116,6 +118,7 @@ impl ports::Store for SimStore {
                     self.next_since = now;
                 }
                 outside.silence.note_waiting(true, now);
+                outside.asked.hinder(now);
                 self.waiting.push_back(request);
                 return Vec::new();
             }

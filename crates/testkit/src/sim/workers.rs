@@ -77,6 +77,7 @@ impl Outside {
         self.observations = super::kubelet::Observations::default();
         self.moments = super::moments::Moments::default();
         self.silence.forget_life();
+        self.asked.forget_life();
         if self.disk_is_ailing() {
             self.account.cleared = None;
         }

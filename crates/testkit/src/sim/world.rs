@@ -13,10 +13,12 @@ use kubelet_supervisor::machine::{Input, Ticket};
 use super::Rng;
 use super::account::Account;
 use super::api::{Mood, Version};
+use super::asked::Asked;
 pub use super::behaviour::{Behaviour, Content};
 use super::disk::SimDisk;
 use super::kubelet::{Observations, Process, Surroundings, Trouble};
 use super::moments::Moments;
+use super::policy::Policies;
 use super::silence::Silence;
 use super::standby::StandbySlot;
 use super::workers::Workers;
@@ -58,6 +60,10 @@ pub enum Coming {
     Fetched(Ticket, ConfigMapRef),
     /// The Node's annotations ask for another try, or confirm.
     Annotations(Option<String>, Option<String>),
+    /// What the Node is asked to judge.
+    Request,
+    /// The node's policy was written.
+    Policy,
 }
 
 /// What of the world is due.
@@ -109,6 +115,9 @@ pub struct Outside {
     pub spawn_failures: u32,
     /// What a change waits for.
     pub moments: Moments,
+    /// What the Node is asked to judge.
+    pub(super) asked: Asked,
+    pub(super) policies: Policies,
     pub events: Vec<String>,
     /// Answers to operators, by the number of the command.
     pub answers: BTreeMap<u64, Result<String, String>>,
@@ -165,6 +174,8 @@ impl Outside {
             torn_local: None,
             spawn_failures: 0,
             moments: Moments::default(),
+            asked: Asked::default(),
+            policies: Policies::default(),
             events: Vec::new(),
             starts: Vec::new(),
             status: NodeConfigStatus::default(),
@@ -242,6 +253,8 @@ impl Outside {
             Coming::Pods(ticket) => Some(Input::PodsObserved(ticket, self.pods(ticket))),
             Coming::Relief => self.relieve(),
             Coming::Annotations(retry, confirm) => self.hear_annotations(retry, confirm),
+            Coming::Request => self.hear_request(),
+            Coming::Policy => self.hear_policy(),
             Coming::Streams(ticket) => Some(Input::StreamsObserved(ticket, Some(self.moments.streams))),
             Coming::Environment(ticket) => Some(Input::EnvironmentObserved(ticket, self.environment(ticket))),
         }
@@ -257,6 +270,7 @@ impl Outside {
         self.observations = Observations::default();
         self.moments = Moments::default();
         self.silence.forget_life();
+        self.asked.forget_life();
         if self.disk_is_ailing() {
             self.account.cleared = None; // nobody knows whether that is on the disk
         }
@@ -284,10 +298,12 @@ impl Outside {
         let failures = self.disk.failures();
         if self.account.failed_last.0 != failures {
             self.account.failed_last = (failures, self.now);
+            self.asked.hinder(self.now);
         }
         let reads = self.disk.read_faults();
         if self.account.read_failed_last.0 != reads {
             self.account.read_failed_last = (reads, Some(self.now));
+            self.asked.hinder(self.now);
         }
     }
 

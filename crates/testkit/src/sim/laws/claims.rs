@@ -182,7 +182,10 @@ impl Outside {
             let attempt = records.phase.attempt().map(|attempt| &attempt.version);
             records.assigned.iter().chain(&records.last_known_good).chain(attempt)
         });
-        self.account.named.extend(versions.filter_map(|version| version.digest.clone()));
+        let versions: Vec<_> = versions.collect();
+        self.account.named.extend(versions.iter().filter_map(|version| version.digest.clone()));
+        let bad = durable.iter().flat_map(|records| records.bad.iter().map(|bad| &bad.source));
+        self.check_traces(versions.iter().map(|version| &version.source).chain(bad));
         let agree =
             found.as_ref().map_or_else(|| state.saved().last_known_good.is_none(), |found| **found == *state.saved());
         let file = self.account.lkg.as_ref().and_then(|lkg| lkg.file.clone());

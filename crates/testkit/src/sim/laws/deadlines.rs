@@ -43,6 +43,8 @@ impl Outside {
         self.check_cleared_again();
         self.check_mended(state);
         self.check_local_file(state);
+        self.check_answered();
+        self.check_policy_is_told();
     }
 
     /// Damage behind the supervisor's back is put right while the kubelet runs.
@@ -216,6 +218,7 @@ impl Outside {
             || self.disk_is_ailing()
             || self.store_lags()
             || self.account.has_failed(content)
+            || self.is_refused_lately(content)
             || self.now < self.account.failed_last.1 + 2 * GIVES_UP
             || self.process.as_ref().is_none_or(|process| process.content == content || process.cuts_off);
         self.account.check(Law::GivesUp, excused, !late, || format!("the preflight of {content:?} never answered"));
@@ -254,7 +257,9 @@ impl Outside {
             || self.account.read_failed_last.1.is_some_and(|at| now <= at + PATIENCE_WITH_READS)
             || now.saturating_sub(process.started) <= SLACK
             || self.disk.is_rotten(std::path::Path::new(crate::sim::world::ROOT))
-            || wanted.is_none_or(|content| self.account.has_failed(content) || !content.behaviour.works());
+            || wanted.is_none_or(|content| {
+                self.account.has_failed(content) || !content.behaviour.works() || self.is_forbidden_lately(content)
+            });
         let fine = wanted == Some(process.content) || now.saturating_sub(*since) <= 3 * SLACK;
         self.account.check(Law::Held, excused, fine, || format!("{wanted:?} is pinned, and another runs"));
     }
@@ -290,7 +295,7 @@ impl Outside {
             || self.torn_local.is_some()
             || self.account.is_commanded(self.now.saturating_sub(SLACK))
             || self.account.withheld.is_some()
-            || content.is_some_and(|content| self.account.has_failed(content));
+            || content.is_some_and(|it| self.account.has_failed(it) || self.is_refused_lately(it));
         let fine = content == Some(process.content);
         self.account
             .check(Law::RetryLater, excused, fine, || format!("{source} was not to blame, and is not tried again"));

@@ -81,7 +81,9 @@ impl Outside {
         } else if status.error.is_none() {
             Some("it is not applied, and no error says so")
         } else {
-            let failed = self.account.has_failed(content) || self.account.unlucky.contains(&content) || cleared;
+            let refused = self.is_refused_lately(content);
+            let failed =
+                refused || self.account.has_failed(content) || self.account.unlucky.contains(&content) || cleared;
             let absent = status.assigned.as_ref().is_some_and(|it| it.reference.kubelet_config_key == "absent");
             (content.behaviour.works() && !failed && !absent).then_some("it is not applied, and it never failed")
         }
@@ -96,7 +98,9 @@ impl Outside {
     /// Last known good cannot run: its content rotted, or another kubelet binary may refuse it.
     fn lost_last_known_good(&self) -> bool {
         self.account.lkg.as_ref().is_none_or(|lkg| {
-            lkg.kubelet != self.kubelet_id || !lkg.file.as_ref().is_some_and(|file| self.is_whole(file))
+            self.is_forbidden_lately(lkg.content)
+                || lkg.kubelet != self.kubelet_id
+                || !lkg.file.as_ref().is_some_and(|file| self.is_whole(file))
         })
     }
 }

@@ -33,9 +33,7 @@ impl Outside {
         if let Some(path) = path {
             self.check_durable(path, content);
             self.check_failed(content);
-            self.account.check(Law::PolicyHolds, false, content.behaviour != Behaviour::Forbidden, || {
-                format!("{content:?} was started, and the node's policy pins readOnlyPort")
-            });
+            self.check_policy(content);
         }
         self.check_away(path, content);
         self.check_tries(content);
@@ -78,6 +76,7 @@ impl Outside {
         let reading = self.account.read_failed_last.1;
         let readable = lkg.file.as_ref().is_some_and(|file| self.is_whole(file));
         let excused = !readable
+            || self.is_forbidden_lately(lkg.content)
             || lkg.kubelet != self.kubelet_id
             || self.account.pinned.is_some()
             || self.account.is_commanded(self.now)

@@ -21,6 +21,7 @@ impl Outside {
     /// The history is to have this.
     pub fn check_event(&mut self, entry: &HistoryEntry) {
         let now = self.now;
+        self.check_traces(entry.source.iter());
         let Some(source) = &entry.source else {
             if entry.reason == "KubeletConfigRolledBack" {
                 self.account.unlucky.push(self.own()); // the node's own files
@@ -131,6 +132,7 @@ impl Outside {
                 // The same content was unlucky before, or it has no such key, or the preflight did not read what was meant.
                 source.reference.kubelet_config_key == "absent"
                     || self.account.unlucky.contains(&content)
+                    || self.is_refused_lately(content)
                     || message.contains("passed without proof")
             };
             self.account.check(Law::GoodIsKept, ailing, fair, || format!("{source} works, but {message}"));
@@ -138,7 +140,9 @@ impl Outside {
         if rolled_back {
             self.account.unlucky.push(content);
         }
-        if source.reference.kubelet_config_key != "absent" && !self.account.is_lkg(content) {
+        // What a policy refuses is taken up under another one.
+        let by_policy = !rolled_back && self.is_refused_lately(content);
+        if source.reference.kubelet_config_key != "absent" && !self.account.is_lkg(content) && !by_policy {
             let lives = self.process.as_ref().or(self.account.last.as_ref());
             // At a boot it is another life's.
             let booted = booted || message.contains("passed without proof");
