@@ -451,6 +451,14 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "false",
     },
     Mutant {
+        law: Law::Hung,
+        name: "a sleep counts as a time without a sign of life",
+        file: "machine/state.rs",
+        function: "advance",
+        original: "self.woke_up();",
+        mutated: "",
+    },
+    Mutant {
         law: Law::Confirms,
         name: "nobody need confirm",
         file: "machine/records.rs",

@@ -238,7 +238,7 @@ impl Node {
 
     fn next_turn(&self, until: Duration) -> Option<(Duration, Turn)> {
         let outside = self.outside.borrow();
-        let deadline = self.executor.state.deadline().map(|at| at.saturating_add(outside.booted));
+        let deadline = self.executor.state.deadline().map(|at| outside.at_boot_clock(at));
         let world = deadline.into_iter().chain(outside.next_at()).min().map(|at| (at, Turn::World));
         let store = self.executor.ports.store.next_at().map(|at| (at, Turn::Store));
         world.into_iter().chain(store).min_by_key(|(at, _)| *at).filter(|(at, _)| *at <= until)

@@ -29,6 +29,8 @@ pub struct Inputs {
     requests: Option<Rng>,
     /// Root changes the node's policy.
     policies: Option<Rng>,
+    /// The machine sleeps.
+    sleeps: Option<Rng>,
 }
 
 /// A generator of its own, in one of so many worlds.
@@ -54,6 +56,7 @@ impl Inputs {
             annotations: of(0x416E_6E6F, 4),
             requests: of(0x5265_7175, 4),
             policies: of(0x506F_6C69, 4),
+            sleeps: of(0x536C_6565, 4),
         }
     }
 
@@ -80,6 +83,7 @@ impl Chaos {
         self.annotate();
         self.request();
         self.change_policy();
+        self.sleep();
     }
 
     /// A worker ends, at once or soon.
@@ -129,6 +133,14 @@ impl Chaos {
         }
         let request = outside.ask_to_judge(&["blue", "green", "red", "asked", "asked"], rng);
         outside.tell(&format!("the Node is asked to judge {request:?}, \"asked\" would be {behaviour:?}"));
+    }
+
+    /// Shorter sleeps cannot be told from a busy processor.
+    fn sleep(&mut self) {
+        let Some(rng) = turn(&mut self.inputs.sleeps, 12) else { return };
+        let time = Duration::from_secs(rng.pick(&[600, 3 * 3600, 30 * 3600]));
+        self.note(&format!("the machine sleeps for {time:?}"));
+        self.node.outside.borrow_mut().sleep(time);
     }
 
     /// Root changes the node's policy.

@@ -94,7 +94,7 @@ impl ports::Ports for World {
 impl ports::Local for Handle {
     fn boot_time(&self) -> Duration {
         let outside = self.0.borrow();
-        outside.now.saturating_sub(outside.booted)
+        outside.boot_clock(outside.now)
     }
     fn config(&self) -> Result<Option<(String, String)>, LocalError> {
         Ok(Some((self.0.borrow().local.clone(), "/etc/kubernetes".to_owned())))

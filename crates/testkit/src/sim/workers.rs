@@ -50,7 +50,7 @@ impl Outside {
     /// The kubelet that runs, as the monitor tells of it.
     pub fn run_id(&self) -> Option<RunId> {
         let process = self.process.as_ref()?;
-        Some(RunId { pid: process.pid, started: process.started.saturating_sub(self.booted) })
+        Some(RunId { pid: process.pid, started: self.boot_clock(process.started) })
     }
 
     /// The same, but for one that was told to end.
@@ -115,6 +115,11 @@ impl Outside {
     pub fn start_or_go_on(&mut self, config: Option<&Rendered>) -> Vec<Input> {
         let left = self.workers.left.take();
         let Some(process) = self.process.clone() else { return vec![self.start_kubelet(config)] };
+        // A start that waits, and was given up over a sleep, is asked for again.
+        if self.workers.starting.is_some() {
+            self.workers.starting = Some(Awaited(config.cloned().map(Box::new)));
+            return Vec::new();
+        }
         let left = left.filter(|(pid, _)| *pid == process.pid);
         self.account.check(Law::OneKubelet, false, left.is_some(), || "a second kubelet was started".to_owned());
         let path = config.map(|config| config.path.as_str());
@@ -152,7 +157,7 @@ impl Outside {
     fn take_over(&mut self, process: &Process) -> Vec<Input> {
         self.account.withheld.take_if(|(of, _)| *of == process.content);
         let id = self.run_id().unwrap_or_default();
-        let ready = process.ready_at.map(|at| at - self.booted);
+        let ready = process.ready_at.map(|at| self.boot_clock(at));
         let started = Input::Started(Ok(StartedKubelet { id, adopted: true, ready }));
         [started].into_iter().chain(process.ready.then_some(Input::Ready)).collect()
     }

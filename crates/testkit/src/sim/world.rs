@@ -79,10 +79,12 @@ pub enum Due {
 /// Time, API server and kubelet.
 #[derive(Debug)]
 pub struct Outside {
-    /// Since the world began.
+    /// Since the world began, without the time in which the machine slept.
     pub now: Duration,
     /// When this machine booted: its boot clock counts from there.
-    pub booted: Duration,
+    booted: Duration,
+    /// It slept then, for so long: its boot clock goes on meanwhile, and nothing runs.
+    slept: Vec<(Duration, Duration)>,
     /// The wall clock's error; it may jump.
     pub wall_skew: u64,
     /// The twin of a world with jumps of the wall clock has none.
@@ -149,6 +151,7 @@ impl Outside {
         Self {
             now: Duration::from_secs(1000),
             booted: Duration::ZERO,
+            slept: Vec::new(),
             wall_skew: 0,
             wall_is_steady: false,
             disk: SimDisk::default(),
@@ -198,8 +201,33 @@ impl Outside {
     }
 
     pub fn moment(&self) -> Moment {
-        let wall = u64::try_from(self.now.as_nanos()).unwrap();
-        Moment { boot: self.now.saturating_sub(self.booted), wall_nanos: wall.wrapping_add(self.wall_skew) }
+        let slept: Duration = self.slept.iter().map(|(_, time)| *time).sum();
+        let wall = u64::try_from((self.now + slept).as_nanos()).unwrap();
+        Moment { boot: self.boot_clock(self.now), wall_nanos: wall.wrapping_add(self.wall_skew) }
+    }
+
+    /// What the machine's boot clock showed then.
+    pub fn boot_clock(&self, at: Duration) -> Duration {
+        let slept = self.slept.iter().filter(|(since, _)| *since > self.booted && *since <= at);
+        at.saturating_sub(self.booted) + slept.map(|(_, time)| *time).sum::<Duration>()
+    }
+
+    /// When the boot clock shows this, unless the machine sleeps by then.
+    pub fn at_boot_clock(&self, boot: Duration) -> Duration {
+        (self.now + boot).saturating_sub(self.boot_clock(self.now))
+    }
+
+    /// The machine sleeps, and everything on it; the API server does not wait.
+    pub(super) fn sleep(&mut self, time: Duration) {
+        self.now += ms(1);
+        self.accumulate();
+        self.slept.push((self.now, time));
+        self.trouble.until = Some(self.now); // a trial begins anew
+        if let Some(awaits) = &mut self.account.awaits {
+            awaits.soonest = awaits.soonest.saturating_sub(time);
+        }
+        self.asked.hinder(self.now);
+        self.hear();
     }
 
     pub fn schedule(&mut self, after: Duration, what: Coming) {
