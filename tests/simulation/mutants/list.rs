@@ -475,6 +475,14 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "false",
     },
     Mutant {
+        law: Law::Confirms,
+        name: "what a ConfigMap says of a confirmation is read over",
+        file: "machine/trial/confirm.rs",
+        function: "confirm_within",
+        original: "&annotations.confirm_within",
+        mutated: "&None",
+    },
+    Mutant {
         law: Law::Obeys,
         name: "an operator is answered before that is durable",
         file: "machine/operate.rs",

@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
+use kubelet_config::duration::GoDuration;
 use kubelet_config::flags::KEY_SUFFIX;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::machine::{FetchError, Input};
 
 use super::silence::OneSide;
 use super::world::{Coming, Content, KEY, NAMESPACE, Outside, ms};
+
+/// An annotation that asks for nothing that is a duration.
+pub const UNCLEAR: &str = "soon";
 
 /// How the API server serves while it is up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -199,10 +203,7 @@ impl Outside {
             resource_version: self.versions.to_string(),
             data: data.into_iter().chain(flags.into_iter().flatten()).collect(),
             binary_keys: BTreeSet::new(),
-            annotations: ConfigAnnotations {
-                merge: overlay.then(|| "overlay".to_owned()),
-                ..ConfigAnnotations::default()
-            },
+            annotations: ConfigAnnotations { merge: overlay.then(|| "overlay".to_owned()), ..self.annotations.clone() },
         };
         let version =
             Version { name: name.to_owned(), content: Content::of(text), overlay, payload: Arc::new(payload.clone()) };
@@ -222,6 +223,21 @@ impl Outside {
     pub fn delete(&mut self, name: &str) {
         self.maps.remove(name);
         self.hear();
+    }
+
+    /// It cannot be told what its annotations ask for.
+    pub(super) fn is_unclear(&self, source: &Source) -> bool {
+        self.version_of(source).is_some_and(|version| {
+            let ConfigAnnotations { confirm_within, courtesy, .. } = &version.payload.annotations;
+            confirm_within.iter().chain(courtesy).any(|text| text == UNCLEAR)
+        })
+    }
+
+    /// How long it waits for a confirmation, if it does.
+    pub(super) fn confirm_within(&self, source: &Source) -> Option<Duration> {
+        let asked = self.version_of(source).and_then(|version| version.payload.annotations.confirm_within.as_ref());
+        let asked = asked.map(|text| text.parse::<GoDuration>().map_or(Duration::ZERO, |within| within.0));
+        asked.or(self.account.confirm_within).filter(|within| !within.is_zero())
     }
 
     /// The version the Node wants, if there is one.

@@ -133,7 +133,13 @@ impl Outside {
         }
         let content = if version.overlay { version.content.over(self.own()) } else { version.content };
         let failed = self.account.failed.iter().any(|failed| failed.content == content);
+        let source = Source {
+            uid: version.payload.uid.clone(),
+            resource_version: version.payload.resource_version.clone(),
+            ..Source::default()
+        };
         let by_kubelet = match content.behaviour {
+            _ if self.is_unclear(&source) => vec![Invalid],
             Behaviour::Unloadable | Behaviour::Invalid | Behaviour::Misspelt => vec![Invalid],
             // What failed here before is refused as long as that is known.
             _ if failed || self.account.unlucky.contains(&content) => vec![Valid, Invalid, Inconclusive],

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use kubelet_config::source::Source;
+use kubelet_config::source::{ConfigAnnotations, Source};
 use kubelet_supervisor::machine::Input;
 
 use super::Rng;
+use super::api::UNCLEAR;
 use super::chaos::{Chaos, any_content};
 use super::kubelet::Refusal;
 use super::policy::Policy;
@@ -31,6 +32,8 @@ pub struct Inputs {
     policies: Option<Rng>,
     /// The machine sleeps.
     sleeps: Option<Rng>,
+    /// ConfigMaps ask for a confirmation, or for courtesy.
+    asking: Option<Rng>,
 }
 
 /// A generator of its own, in one of so many worlds.
@@ -57,6 +60,7 @@ impl Inputs {
             requests: of(0x5265_7175, 4),
             policies: of(0x506F_6C69, 4),
             sleeps: of(0x536C_6565, 4),
+            asking: of(0x4173_6B69, 4),
         }
     }
 
@@ -84,6 +88,7 @@ impl Chaos {
         self.request();
         self.change_policy();
         self.sleep();
+        self.ask_otherwise();
     }
 
     /// A worker ends, at once or soon.
@@ -133,6 +138,17 @@ impl Chaos {
         }
         let request = outside.ask_to_judge(&["blue", "green", "red", "asked", "asked"], rng);
         outside.tell(&format!("the Node is asked to judge {request:?}, \"asked\" would be {behaviour:?}"));
+    }
+
+    /// The next versions of ConfigMaps have other annotations.
+    fn ask_otherwise(&mut self) {
+        let Some(rng) = turn(&mut self.inputs.asking, 4) else { return };
+        let mut pick = |texts: &[&str]| Some(rng.pick(texts).to_owned()).filter(|text| !text.is_empty());
+        let confirm_within = pick(&["", "", "1m40s", "1m40s", "5m", "0s", UNCLEAR]);
+        let courtesy = pick(&["", "", "2s", "0s", "0s", "2s", "2s", UNCLEAR]);
+        self.note(&format!("ConfigMaps ask for: confirmation {confirm_within:?}, courtesy {courtesy:?}"));
+        let annotations = ConfigAnnotations { confirm_within, courtesy, ..ConfigAnnotations::default() };
+        self.node.outside.borrow_mut().annotations = annotations;
     }
 
     /// Shorter sleeps cannot be told from a busy processor.

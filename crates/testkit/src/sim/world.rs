@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
-use kubelet_config::source::{ConfigMapRef, Payload, Source};
+use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::machine::evidence::NodeReadiness;
 use kubelet_supervisor::machine::model::{Exit, Moment, Verdict};
@@ -97,6 +97,8 @@ pub struct Outside {
     pub mood: Mood,
     pub desired: Assignment,
     pub maps: BTreeMap<String, Payload>,
+    /// Those of the next version of a ConfigMap.
+    pub(super) annotations: ConfigAnnotations,
     /// All that ever existed, by uid and resourceVersion.
     pub history: BTreeMap<String, BTreeMap<String, Version>>,
     pub process: Option<Process>,
@@ -161,6 +163,7 @@ impl Outside {
             mood: Mood::default(),
             desired: Assignment::Local,
             maps: BTreeMap::new(),
+            annotations: ConfigAnnotations::default(),
             history: BTreeMap::new(),
             process: None,
             standby: StandbySlot::default(),
@@ -215,6 +218,11 @@ impl Outside {
     /// When the boot clock shows this, unless the machine sleeps by then.
     pub fn at_boot_clock(&self, boot: Duration) -> Duration {
         (self.now + boot).saturating_sub(self.boot_clock(self.now))
+    }
+
+    /// When it woke up last.
+    pub(super) fn woke(&self) -> Option<Duration> {
+        self.slept.last().map(|(at, _)| *at)
     }
 
     /// The machine sleeps, and everything on it; the API server does not wait.

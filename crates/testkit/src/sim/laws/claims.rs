@@ -58,11 +58,11 @@ impl Outside {
         match self.account.lkg.as_mut().filter(|lkg| lkg.content == content) {
             // The content of last known good under another name is as good as it was.
             Some(lkg) => (lkg.source, lkg.digest) = (version.source, version.digest.or(lkg.digest.take())),
-            None => self.check_promotion(state, &version, content, found),
+            None => self.check_promotion(&version, content, found),
         }
     }
 
-    fn check_promotion(&mut self, state: &State, version: &Version, content: Content, found: bool) {
+    fn check_promotion(&mut self, version: &Version, content: Content, found: bool) {
         // What waited for a confirmation passed its trial then, maybe in an earlier life; it is well now.
         let awaited = self.account.passed == Some(content);
         let earned = (awaited && self.is_well(content) || self.has_earned(content)) && !self.is_lost(content);
@@ -77,7 +77,7 @@ impl Outside {
         self.account.check(Law::InContact, found, contact, || {
             format!("{version} was proven with {evidence:?}, after {before:?}")
         });
-        let needed = state.settings.confirm_within.is_some();
+        let needed = self.confirm_within(&version.source).is_some();
         let confirmed = self.account.confirmed == Some(content);
         // Where the node's own content is assigned there is nothing to go back to.
         let excused = found || self.is_own(content);

@@ -48,7 +48,10 @@ impl Outside {
     pub fn check_dump(&mut self) {
         let patience = self.hung_patience();
         let unresponsive_since = self.unresponsive_since().or_else(|| self.unresponsive_until_now());
-        let dead = unresponsive_since.is_some_and(|since| self.now.saturating_sub(since) >= patience);
+        // One that hangs right after a sleep has given no sign since that.
+        let woke =
+            self.woke().filter(|woke| unresponsive_since.is_some_and(|since| (*woke..*woke + PING).contains(&since)));
+        let dead = woke.or(unresponsive_since).is_some_and(|since| self.now.saturating_sub(since) >= patience);
         // As it was told before the store was asked: what it writes of that may fill the disk.
         let lately = |at: Duration| self.now.saturating_sub(at) <= limits::LOAD_DEADLINE;
         let told = self.observations.environment.is_some_and(|(trouble, at)| !trouble && lately(at));

@@ -15,11 +15,11 @@ impl Outside {
     /// Everything works, and what is wanted is there, or why not is said.
     pub fn check_converged(&mut self, state: &State) {
         self.check_local_file_is_followed(state);
-        let wrong = self.what_is_wrong(state);
+        let wrong = self.what_is_wrong();
         self.account.check(Law::Converges, false, wrong.is_none(), || wrong.unwrap_or_default().to_owned());
     }
 
-    fn what_is_wrong(&self, state: &State) -> Option<&'static str> {
+    fn what_is_wrong(&self) -> Option<&'static str> {
         let status = &self.status;
         let says = |wrong: bool, what: &'static str| wrong.then_some(what);
         let desired = self.desired_source();
@@ -45,11 +45,11 @@ impl Outside {
                 says(!said, "no word of what cannot be synced")
             }
             _ if status.assigned != desired => Some("another one is assigned"),
-            _ => self.is_not_applied(state),
+            _ => self.is_not_applied(),
         }
     }
 
-    fn is_not_applied(&self, state: &State) -> Option<&'static str> {
+    fn is_not_applied(&self) -> Option<&'static str> {
         let status = &self.status;
         let content = self.content_of_version(status.assigned.as_ref()?)?;
         let process = self.process.as_ref()?;
@@ -60,7 +60,7 @@ impl Outside {
             let proven = self.account.is_lkg(content);
             let outcome = content.behaviour.outcome(self.account.baseline(content));
             let known = proven && content.behaviour.is_seen_from_afar(); // by what was seen then
-            let waits = state.settings.confirm_within.is_some();
+            let waits = status.assigned.as_ref().is_some_and(|source| self.confirm_within(source).is_some());
             return match outcome {
                 Outcome::Stays | Outcome::Either => None,
                 Outcome::Fails if known => None,
@@ -81,7 +81,8 @@ impl Outside {
         } else if status.error.is_none() {
             Some("it is not applied, and no error says so")
         } else {
-            let refused = self.is_refused_lately(content);
+            let unclear = status.assigned.as_ref().is_some_and(|source| self.is_unclear(source));
+            let refused = unclear || self.is_refused_lately(content);
             let failed =
                 refused || self.account.has_failed(content) || self.account.unlucky.contains(&content) || cleared;
             let absent = status.assigned.as_ref().is_some_and(|it| it.reference.kubelet_config_key == "absent");

@@ -35,6 +35,7 @@ impl Outside {
         let excused = !content.behaviour.works()
             || process.unread
             || process.hindered
+            || self.is_refused_lately(content)
             || self.was_in_trouble()
             || self.disk_is_ailing()
             || self.store_lags()

@@ -46,7 +46,7 @@ impl Outside {
                 // As people were told: an operator may have asked for longer.
                 let told = entry.message.split("within ").nth(1).and_then(|rest| rest.split(':').next());
                 let told = told.and_then(|within| within.parse::<GoDuration>().ok()).map(|within| within.0);
-                let within = told.or(self.account.confirm_within);
+                let within = told.or(self.confirm_within(source));
                 self.account.awaits = content.zip(within).map(|(content, within)| Awaits::new(content, within, now));
             }
             "KubeletConfigRetried" => {
@@ -70,6 +70,7 @@ impl Outside {
             "KubeletConfigAdopted" => {
                 self.account.testing = false;
                 self.account.offered.extend(content);
+                self.move_deadline(source, content);
                 self.account.on_trial = content;
             }
             "KubeletConfigProven" => self.account.cleared = None,
@@ -84,6 +85,18 @@ impl Outside {
             }
             _ => {}
         }
+    }
+
+    /// The same content under another name, or with other annotations, may be waited for longer, shorter or not at all.
+    fn move_deadline(&mut self, source: &Source, content: Option<Content>) {
+        let (now, within) = (self.now, self.confirm_within(source));
+        let Some(awaits) = self.account.awaits.filter(|awaits| Some(awaits.content) == content) else { return };
+        self.account.awaits = within.map(|within| Awaits {
+            within,
+            soonest: awaits.soonest.min(now + within),
+            latest: awaits.latest.max(now + within),
+            ..awaits
+        });
     }
 
     /// What asks for a confirmation has passed its trial.
@@ -133,6 +146,7 @@ impl Outside {
                 source.reference.kubelet_config_key == "absent"
                     || self.account.unlucky.contains(&content)
                     || self.is_refused_lately(content)
+                    || self.is_unclear(source)
                     || message.contains("passed without proof")
             };
             self.account.check(Law::GoodIsKept, ailing, fair, || format!("{source} works, but {message}"));
@@ -140,8 +154,8 @@ impl Outside {
         if rolled_back {
             self.account.unlucky.push(content);
         }
-        // What a policy refuses is taken up under another one.
-        let by_policy = !rolled_back && self.is_refused_lately(content);
+        // What a policy refuses is taken up under another one, and what asks for nothing clear under another name.
+        let by_policy = !rolled_back && (self.is_refused_lately(content) || self.is_unclear(source));
         if source.reference.kubelet_config_key != "absent" && !self.account.is_lkg(content) && !by_policy {
             let lives = self.process.as_ref().or(self.account.last.as_ref());
             // At a boot it is another life's.
