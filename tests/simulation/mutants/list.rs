@@ -451,8 +451,8 @@ pub const MUTANTS: &[Mutant] = &[
         mutated: "false",
     },
     Mutant {
-        law: Law::Hung,
-        name: "a sleep counts as a time without a sign of life",
+        law: Law::Earned,
+        name: "a sleep counts as health",
         file: "machine/state.rs",
         function: "advance",
         original: "self.woke_up();",

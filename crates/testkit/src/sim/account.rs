@@ -277,14 +277,10 @@ impl Account {
     }
 
     pub fn begin_life(&mut self, failures: u64, now: Duration) {
-        self.failed.retain(|failed| failed.durable);
-        (self.fresh, self.leaving, self.began, self.pinged) = (true, false, now, now);
-        (self.reset_requested, self.reset_last, self.told_last) = (false, None, None);
-        (self.misled, self.set_right) = (false, None);
-        self.failures_before = failures;
+        self.begin_worker(failures, now);
+        (self.fresh, self.leaving, self.pinged) = (true, false, now);
         (self.stopped, self.deaths, self.carried, self.ran) = (None, None, None, None);
         (self.testing, self.dumped) = (false, None);
-        self.dumps = 0;
         self.named.clear();
         if let Some(awaits) = &mut self.awaits {
             // What was left is noted each minute, and a boot costs one.
@@ -292,8 +288,6 @@ impl Account {
             awaits.latest = awaits.latest.max(now + awaits.within);
         }
         (self.read_failed_last.1, self.healthy) = (None, None);
-        (self.withheld, self.judged_again, self.blind, self.unread) = (None, None, false, true);
-        self.asked.clear();
         (self.commanded_at, self.overruled) = (None, false);
     }
 
@@ -311,10 +305,6 @@ impl Account {
     /// The next one begins.
     pub fn note_worker(&mut self, now: Duration) {
         (self.judged_last, self.began, self.pinged) = (now, now, now);
-    }
-
-    pub fn forget_tries(&mut self) {
-        self.boots = None;
     }
 
     /// A clean stop gives the try back.
@@ -353,11 +343,6 @@ impl Account {
         self.deaths = Some((content, before + 1));
     }
 
-    /// Last known good is on test for a version that failed.
-    pub fn is_testing(&self) -> bool {
-        self.testing
-    }
-
     /// True if this was good right before the content was switched to.
     pub fn was_good_before(&self, content: Content, signal: Signal) -> bool {
         self.baseline(content).is_some_and(|baseline| baseline.contains(&signal))
@@ -365,11 +350,6 @@ impl Account {
 
     pub fn baseline(&self, content: Content) -> Option<&Baseline> {
         Some(&self.baselines.iter().find(|(of, _)| *of == content)?.1)
-    }
-
-    /// Some version failed and was cleared.
-    pub fn has_clearance(&self) -> bool {
-        self.cleared.is_some()
     }
 
     /// True if this version failed and was cleared.

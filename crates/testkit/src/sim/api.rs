@@ -37,6 +37,13 @@ pub struct Version {
     pub payload: Arc<Payload>,
 }
 
+impl Version {
+    pub(super) fn is_unclear(&self) -> bool {
+        let asked = &self.payload.annotations;
+        asked.confirm_within.iter().chain(&asked.courtesy).any(|text| text == UNCLEAR)
+    }
+}
+
 impl Outside {
     /// True if the node's own requests are answered.
     pub fn reaches_api(&self) -> bool {
@@ -227,10 +234,7 @@ impl Outside {
 
     /// It cannot be told what its annotations ask for.
     pub(super) fn is_unclear(&self, source: &Source) -> bool {
-        self.version_of(source).is_some_and(|version| {
-            let ConfigAnnotations { confirm_within, courtesy, .. } = &version.payload.annotations;
-            confirm_within.iter().chain(courtesy).any(|text| text == UNCLEAR)
-        })
+        self.version_of(source).is_some_and(Version::is_unclear)
     }
 
     /// How long it waits for a confirmation, if it does.

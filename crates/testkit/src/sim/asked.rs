@@ -133,13 +133,8 @@ impl Outside {
         }
         let content = if version.overlay { version.content.over(self.own()) } else { version.content };
         let failed = self.account.failed.iter().any(|failed| failed.content == content);
-        let source = Source {
-            uid: version.payload.uid.clone(),
-            resource_version: version.payload.resource_version.clone(),
-            ..Source::default()
-        };
         let by_kubelet = match content.behaviour {
-            _ if self.is_unclear(&source) => vec![Invalid],
+            _ if version.is_unclear() => vec![Invalid],
             Behaviour::Unloadable | Behaviour::Invalid | Behaviour::Misspelt => vec![Invalid],
             // What failed here before is refused as long as that is known.
             _ if failed || self.account.unlucky.contains(&content) => vec![Valid, Invalid, Inconclusive],
@@ -166,7 +161,7 @@ impl Outside {
             |it: &Process| !self.account.is_lkg(it.content) && (it.path.is_some() || self.status.active.is_some());
         let busy = |it: &Process| it.stopping.is_some() || it.well_since.is_none() || judged(it) || it.unread;
         let is_held = self.process.as_ref().is_none_or(busy)
-            || self.account.is_testing()
+            || self.account.testing
             || self.account.unsaved_since.is_some()
             || self.account.withheld.is_some()
             || self.account.leaving

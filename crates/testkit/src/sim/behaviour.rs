@@ -3,8 +3,9 @@
 use kubelet_supervisor::machine::evidence::{Baseline, Signal};
 
 /// What a configuration does to the kubelet that is given it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Behaviour {
+    #[default]
     Good,
     /// Works, but the preflight cannot tell.
     Mute,
@@ -156,7 +157,7 @@ impl Behaviour {
 
 /// A behaviour and what tells its texts apart. Equal contents have equal digests, however their
 /// texts are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     pub behaviour: Behaviour,
     pub(super) salt: u64,

@@ -124,12 +124,12 @@ impl Chaos {
                 _ => self.trial + Duration::from_secs(self.rng.below(60)),
             };
             self.pass(pause);
-            if self.node.outside.borrow().account.is_testing() && self.rng.one_in(3) {
+            if self.node.outside.borrow().account.testing && self.rng.one_in(3) {
                 self.note("last known good is killed");
                 self.node.outside.borrow_mut().kill_kubelet();
                 self.pass(Duration::from_secs(8));
             }
-            if self.node.outside.borrow().account.has_clearance() && self.rng.one_in(3) {
+            if self.node.outside.borrow().account.cleared.is_some() && self.rng.one_in(3) {
                 self.note("better times");
                 self.mend();
                 self.pass(Duration::from_secs(260));

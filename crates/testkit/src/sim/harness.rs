@@ -10,7 +10,7 @@ use kubelet_config::source::Source;
 use kubelet_supervisor::daemon::exec::Executor;
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::model::Beginning;
-use kubelet_supervisor::machine::records::{Attempt, BadVersion, Version};
+use kubelet_supervisor::machine::records::Version;
 use kubelet_supervisor::machine::status::node_status;
 use kubelet_supervisor::machine::{Input, Settings, State, limits};
 
@@ -78,11 +78,15 @@ impl Node {
         self.doom = None;
         self.executor = Self::executor(&self.outside, self.settings.clone());
         self.ended = false;
+        self.begin(Beginning::Supervisor);
+    }
+
+    fn begin(&mut self, beginning: Beginning) {
         let (moment, faults) = {
             let outside = self.outside.borrow();
             (outside.moment(), outside.disk.read_faults())
         };
-        self.executor.boot(moment, Beginning::Supervisor);
+        self.executor.boot(moment, beginning);
         {
             let mut outside = self.outside.borrow_mut();
             outside.account.blind = outside.disk.read_faults() > faults;
@@ -120,19 +124,14 @@ impl Node {
         self.stay_away(doom.absent);
         self.executor = Self::executor(&self.outside, self.settings.clone());
         self.ended = false;
-        let (moment, faults, beginning) = {
+        let beginning = {
             let mut outside = self.outside.borrow_mut();
             outside.begin_worker();
             let why = (!doom.asked).then(|| "signal 9".to_owned());
             let (running, generation) = (outside.left_id(), outside.workers.generation);
-            (outside.moment(), outside.disk.read_faults(), Beginning::Worker { running, why, generation })
+            Beginning::Worker { running, why, generation }
         };
-        self.executor.boot(moment, beginning);
-        {
-            let mut outside = self.outside.borrow_mut();
-            outside.account.blind = outside.disk.read_faults() > faults;
-        }
-        self.check();
+        self.begin(beginning);
     }
 
     /// Nobody hears of what happens.
@@ -320,7 +319,7 @@ impl Node {
     }
 
     /// The machine did this in an hour in which nothing happened.
-    pub fn check_rest(&self, done: Activity) {
+    pub fn check_rest(&self, done: &Activity) {
         self.outside.borrow_mut().check_rest(&self.executor.state, done);
         self.complain();
     }
@@ -357,16 +356,6 @@ impl Node {
         };
         let status = &outside.status;
         let said = |it: &Option<Source>| it.as_ref().map_or("local".to_owned(), &source);
-        let attempt = records
-            .phase
-            .attempt()
-            .map(|it| Attempt { version: Version::named(it.version.source.clone()), ..it.clone() });
-        let phase = format!("{:?}", records.phase);
-        let phase = phase.split('(').next().unwrap_or_default();
-        let bad = |bad: &BadVersion| {
-            let digest = bad.digest.as_ref().map(|digest| digest.0.get(..8));
-            format!("{} {digest:?} with {}, {:?} {}", source(&bad.source), bad.kubelet.0, bad.reason, bad.detail)
-        };
         let lines = [
             format!("now:             {:?}, life began {:?}", outside.now, account.began),
             format!("desired:         {:?}, known {:?}", outside.desired, outside.known_assignment),
@@ -378,11 +367,11 @@ impl Node {
                 status.error
             ),
             format!(
-                "records:         assigned {}, last known good {}, {phase}",
+                "records:         assigned {}, last known good {}",
                 name(records.assigned.as_ref()),
                 name(records.last_known_good.as_ref())
             ),
-            format!("attempt:         {attempt:?}"),
+            format!("phase:           {:?}", records.phase),
             format!(
                 "last known good: {:?} of {:?}, {:?}",
                 account.lkg.as_ref().map(|it| it.content),
@@ -404,15 +393,8 @@ impl Node {
             format!("condition:       {:?}", node_status(state).condition),
             format!("asked:           {:?}", account.asked),
             format!("kubelet:         {}, known {}", outside.kubelet_id, account.known_kubelet),
-            format!(
-                "failed:          {:?}",
-                account
-                    .failed
-                    .iter()
-                    .map(|it| (source(&it.source), it.content, &it.kubelet, &it.digest))
-                    .collect::<Vec<_>>()
-            ),
-            format!("bad:             {:?}", records.bad.iter().map(bad).collect::<Vec<_>>()),
+            format!("failed:          {:?}", account.failed),
+            format!("bad:             {:?}", records.bad),
         ];
         lines.join("\n  ")
     }
@@ -420,10 +402,5 @@ impl Node {
     /// Content that runs now.
     pub fn running(&self) -> Option<Content> {
         self.outside.borrow().process.as_ref().map(|process| process.content)
-    }
-
-    /// The supervisor has ended.
-    pub fn has_ended(&self) -> bool {
-        self.ended
     }
 }

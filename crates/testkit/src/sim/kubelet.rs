@@ -19,7 +19,7 @@ const RENEWAL: u64 = 10;
 pub const PING: Duration = Duration::from_secs(15);
 
 /// The kubelet process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Process {
     pub pid: u32,
     /// What it was given; `None` is its own file.
@@ -241,31 +241,16 @@ impl Outside {
         let unread = path.is_none() && (edited || self.store_lags());
         self.process = Some(Process {
             unread,
-            hangs: None,
-            dumped: false,
-            node_ready: None,
-            leased: None,
             pid,
             path: path.clone(),
             content,
             kubelet: self.account.known_kubelet.clone(),
             started: self.now,
-            ready: false,
-            ready_at: None,
-            sick: false,
-            stopping: None,
-            was_healthy: false,
-            was_heard: false,
-            pinged: false,
-            sick_since: None,
-            revived: None,
-            well_since: None,
             earned,
             broken,
             cuts_off: behaviour == Behaviour::CutsOff,
             hindered: self.in_trouble(),
-            in_contact: false,
-            lost_since: None,
+            ..Process::default()
         });
         if self.account.evidence.content != Some(content) {
             self.account.evidence = Evidence { content: Some(content), ..Evidence::default() };
@@ -380,7 +365,7 @@ impl Outside {
     /// A kubelet that works hangs until there is another; one on which somebody is to come to a verdict, if that is wanted.
     pub fn hang(&mut self, deaf: bool, judged: bool) -> bool {
         let account = &self.account;
-        let settled = |it: &Process| (it.path.is_none() || account.is_lkg(it.content)) && !account.is_testing();
+        let settled = |it: &Process| (it.path.is_none() || account.is_lkg(it.content)) && !account.testing;
         let fits = |it: &Process| it.well_since.is_some() && it.content.behaviour.works() && (judged || settled(it));
         let Some(pid) = self.process.as_ref().filter(|it| fits(it)).map(|it| it.pid) else {
             return false;

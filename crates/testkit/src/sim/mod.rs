@@ -25,7 +25,7 @@ pub mod workers;
 pub mod world;
 
 /// SplitMix64: small, seedable, and good enough to choose faults.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Rng(u64);
 
 impl Rng {

@@ -26,7 +26,7 @@ pub struct Moments {
     /// Until then a pod is there that needs a label that the Node has no longer: any restart costs it.
     stray_until: Duration,
     /// The question for the pods that was asked last, and whether the supervisor knows of such a pod from its answer.
-    asked_for_pods: Option<(Ticket, bool)>,
+    pub(super) asked_for_pods: Option<(Ticket, bool)>,
     /// It did when it stopped the kubelet.
     pub(super) stopped_for_a_loss: bool,
     /// It has known of one since the last start.
@@ -54,10 +54,6 @@ impl Moments {
             node_selector: json!({"disk": "ssd"}),
             ..PodSummary::default()
         })
-    }
-
-    pub(super) fn knows_of_stray(&self) -> bool {
-        self.asked_for_pods.is_some_and(|(_, told)| told)
     }
 
     /// As the supervisor is told of it now.

@@ -15,7 +15,6 @@ use kubelet_supervisor::machine::{Counter, Input, Level, State, Ticket};
 use kubelet_supervisor::ports::{self, LocalError, LocalPolicy};
 
 use super::standby::StandbySlot;
-use super::still::Activity;
 use super::store::SimStore;
 use super::world::{Behaviour, Coming, Content, Outside, ms};
 
@@ -62,8 +61,8 @@ impl Handle {
     }
 
     /// The machine did this.
-    pub(super) fn did(&self, what: impl FnOnce(&mut Activity)) {
-        what(&mut self.0.borrow_mut().account.activity);
+    pub(super) fn did(&self, what: &'static str) {
+        *self.0.borrow_mut().account.activity.entry(what).or_default() += 1;
     }
 }
 
@@ -119,7 +118,7 @@ impl ports::Local for Handle {
 impl ports::Kubelet for Handle {
     fn start(&mut self, config: Option<&Rendered>) -> Vec<Input> {
         self.note(Call::Start);
-        self.did(|done| done.starts += 1);
+        self.did("starts");
         self.0.borrow_mut().start_or_go_on(config)
     }
 
@@ -151,7 +150,7 @@ impl ports::Kubelet for Handle {
 impl ports::Preflight for Handle {
     fn judge(&mut self, ticket: Ticket, candidate: &Rendered) {
         self.note(Call::Judge);
-        self.did(|done| done.judged += 1);
+        self.did("judged");
         let mut outside = self.0.borrow_mut();
         let content = Content::of(&outside.disk.peek(Path::new(&candidate.path)).unwrap_or_default());
         let verdict = match content.behaviour {
@@ -199,7 +198,7 @@ impl ports::Preflight for Handle {
 impl ports::Probe for Handle {
     fn probe(&mut self, ticket: Ticket, _target: &HealthzTarget) {
         self.note(Call::Probe);
-        self.did(|done| done.looked += 1);
+        self.did("looked");
         let mut outside = self.0.borrow_mut();
         if let Some(pid) = outside.process.as_ref().map(|process| process.pid) {
             outside.schedule(ms(5), Coming::Probe(ticket, pid));
@@ -210,7 +209,7 @@ impl ports::Probe for Handle {
 impl ports::Cluster for Handle {
     fn watch(&mut self, map: Option<&ConfigMapRef>) {
         self.note(Call::Watch);
-        self.did(|done| done.asked += 1);
+        self.did("asked");
         let mut outside = self.0.borrow_mut();
         outside.watched = map.cloned();
         let delay = ms(5 + outside.rng.below(20));
@@ -218,7 +217,7 @@ impl ports::Cluster for Handle {
     }
     fn publish(&mut self, status: &NodeConfigStatus) {
         self.note(Call::Publish);
-        self.did(|done| done.published += 1);
+        self.did("published");
         let mut outside = self.0.borrow_mut();
         outside.check_error(status);
         outside.check_answer(status);
@@ -227,20 +226,20 @@ impl ports::Cluster for Handle {
         outside.account.status_is_known = false;
     }
     fn emit(&mut self, entry: &HistoryEntry) {
-        self.did(|done| done.events += 1);
+        self.did("events");
         self.0.borrow_mut().events.push(entry.reason.clone());
     }
     fn observe_lease(&mut self, ticket: Ticket) {
-        self.did(|done| done.asked += 1);
+        self.did("asked");
         self.0.borrow_mut().schedule_answer(Coming::Lease(ticket));
     }
     fn observe_pods(&mut self, ticket: Ticket) {
-        self.did(|done| done.asked += 1);
+        self.did("asked");
         self.0.borrow_mut().moments.ask_for_pods(ticket);
         self.0.borrow_mut().schedule_answer(Coming::Pods(ticket));
     }
     fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {
-        self.did(|done| done.asked += 1);
+        self.did("asked");
         self.0.borrow_mut().schedule_answer(Coming::Fetched(ticket, map.clone()));
     }
 }
@@ -261,14 +260,14 @@ impl Outside {
 impl ports::Host for Handle {
     fn observe(&mut self, ticket: Ticket, _runtime: Option<&str>) {
         self.note(Call::Query);
-        self.did(|done| done.looked += 1);
+        self.did("looked");
         let mut outside = self.0.borrow_mut();
         outside.observations.asked = Some(ticket);
         outside.schedule_answer(Coming::Environment(ticket));
     }
     fn observe_streams(&mut self, ticket: Ticket, _pid: u32, _runtime: Option<&str>) {
         self.note(Call::Query);
-        self.did(|done| done.looked += 1);
+        self.did("looked");
         self.0.borrow_mut().schedule_answer(Coming::Streams(ticket));
     }
 }
@@ -288,7 +287,7 @@ impl ports::Notifier for Handle {
         outside.account.pinged = outside.now;
     }
     fn log(&mut self, _level: Level, line: &str) {
-        self.did(|done| done.lines += 1);
+        self.did("lines");
         let mut outside = self.0.borrow_mut();
         outside.note_error(line);
         outside.tell(line);

@@ -23,7 +23,7 @@ pub struct Silence {
     /// Requests wait since then.
     waiting_since: Option<Duration>,
     /// Requests waited until then.
-    waited_until: Option<Duration>,
+    pub(super) waited_until: Option<Duration>,
     /// No preflight comes to an end.
     pub judge: bool,
     /// Nobody answers a question about the node.
@@ -76,10 +76,6 @@ impl Silence {
     /// No write has come to an end for so long.
     pub fn is_stalled_for(&self, time: Duration, now: Duration) -> bool {
         self.is_stalled(now) && now.saturating_sub(self.stalled_since) > time
-    }
-
-    pub fn waited_until(&self) -> Option<Duration> {
-        self.waited_until
     }
 
     pub fn waited_within(&self, within: Duration, now: Duration) -> bool {

@@ -8,9 +8,7 @@ use kubelet_supervisor::machine::{Input, limits};
 use super::account::UNSEEN;
 use super::kubelet::Process;
 use super::laws::Law;
-use super::standby::StandbySlot;
 use super::world::{Coming, Content, Outside, ms};
-use kubelet_config::assignment::Assignment;
 use std::path::Path;
 
 /// What a worker that dies may not have written down, and what the next one needs to see the first signs.
@@ -72,16 +70,7 @@ impl Outside {
             use Coming::{Exit, Healthz, Heartbeat, Ready, Watchdog};
             matches!(coming, Ready(_) | Exit(..) | Healthz(..) | Watchdog(_) | Heartbeat(..))
         });
-        (self.watched, self.standby) = (None, StandbySlot::default());
-        self.known_assignment = Assignment::Unknown;
-        self.observations = super::kubelet::Observations::default();
-        self.moments = super::moments::Moments::default();
-        self.silence.forget_life();
-        self.asked.forget_life();
-        if self.disk_is_ailing() {
-            self.account.cleared = None;
-        }
-        self.note_durable_failures();
+        self.forget_known();
         self.account.begin_worker(self.disk.failures(), self.now);
         self.remember_holds();
         (self.workers.starting, self.workers.gone) = (None, Some(self.now));

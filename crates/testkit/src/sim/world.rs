@@ -77,7 +77,7 @@ pub enum Due {
 }
 
 /// Time, API server and kubelet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Outside {
     /// Since the world began, without the time in which the machine slept.
     pub now: Duration,
@@ -150,50 +150,17 @@ pub fn ms(milliseconds: u64) -> Duration {
 
 impl Outside {
     pub fn new(rng: Rng, local: Behaviour) -> Self {
+        let began = Duration::from_secs(1000);
         Self {
-            now: Duration::from_secs(1000),
-            booted: Duration::ZERO,
-            slept: Vec::new(),
-            wall_skew: 0,
-            wall_is_steady: false,
-            disk: SimDisk::default(),
+            now: began,
+            down_since: began,
             rng,
-            silence: Silence::default(),
             api_up: true,
-            mood: Mood::default(),
             desired: Assignment::Local,
-            maps: BTreeMap::new(),
-            annotations: ConfigAnnotations::default(),
-            history: BTreeMap::new(),
-            process: None,
-            standby: StandbySlot::default(),
-            workers: Workers::default(),
-            down_since: Duration::from_secs(1000),
-            surroundings: Surroundings::default(),
-            trouble: Trouble::default(),
-            observations: Observations::default(),
-            answers: BTreeMap::new(),
-            machine_boots: 0,
             kubelet_id: "kubelet 1".to_owned(),
             local: local.local_text(0),
-            local_edited: None,
-            torn_local: None,
-            spawn_failures: 0,
-            moments: Moments::default(),
-            asked: Asked::default(),
-            policies: Policies::default(),
-            events: Vec::new(),
-            starts: Vec::new(),
-            status: NodeConfigStatus::default(),
-            log: None,
-            known_assignment: Assignment::Unknown,
-            account: Account::default(),
             versions: 100,
-            pids: 0,
-            watched: None,
-            queue: BTreeMap::new(),
-            sequence: 0,
-            changed_last: Duration::ZERO,
+            ..Self::default()
         }
     }
 
@@ -299,22 +266,26 @@ impl Outside {
     /// The node lost power, or its supervisor died and took the kubelet along.
     pub fn forget_life(&mut self) {
         self.queue.clear();
-        self.watched = None;
-        (self.process, self.standby) = (None, StandbySlot::default());
+        self.process = None;
         self.down_since = self.now;
+        self.forget_known();
+        self.forget_workers();
+        self.account.begin_life(self.disk.failures(), self.now);
+        self.remember_holds();
+        self.hear();
+    }
+
+    /// What a worker knew and had asked.
+    pub(super) fn forget_known(&mut self) {
+        (self.watched, self.standby) = (None, StandbySlot::default());
         self.known_assignment = Assignment::Unknown;
-        self.observations = Observations::default();
-        self.moments = Moments::default();
+        (self.observations, self.moments) = (Observations::default(), Moments::default());
         self.silence.forget_life();
         self.asked.forget_life();
         if self.disk_is_ailing() {
             self.account.cleared = None; // nobody knows whether that is on the disk
         }
         self.note_durable_failures();
-        self.forget_workers();
-        self.account.begin_life(self.disk.failures(), self.now);
-        self.remember_holds();
-        self.hear();
     }
 
     /// The machine itself starts afresh, and so does its boot clock.

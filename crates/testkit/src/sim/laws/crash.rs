@@ -52,7 +52,7 @@ impl Outside {
         let content = proven.as_ref().and_then(|version| self.content_of_record(version));
         let lost = found.is_none() && self.account.lkg.is_some();
         if may_be.len() > 1 || lost {
-            self.account.forget_tries();
+            self.account.boots = None;
         }
         let known = may_be.contains(&content);
         self.account.check(Law::NothingLost, self.account.blind, known && !lost, || {

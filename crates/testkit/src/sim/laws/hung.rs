@@ -107,7 +107,7 @@ impl Outside {
         }
         let (Some(unresponsive_since), Some(process)) = (self.unresponsive_since(), &self.process) else { return };
         let account = &self.account;
-        let trouble = self.trouble.until.max(self.silence.waited_until());
+        let trouble = self.trouble.until.max(self.silence.waited_until);
         let since = unresponsive_since.max(account.judged_last).max(trouble.unwrap_or_default());
         let due = since + self.hung_patience() + UNNOTICED;
         // Whoever judges it, somebody acts: it is restarted, or what it runs is taken back.
@@ -139,6 +139,6 @@ impl Outside {
             (it.path.is_none() || account.is_lkg(it.content))
                 && account.on_trial.is_none_or(|on| on != it.content || account.is_lkg(on))
         };
-        account.is_testing() || account.has_clearance() || !self.process.as_ref().is_some_and(settled)
+        account.testing || account.cleared.is_some() || !self.process.as_ref().is_some_and(settled)
     }
 }

@@ -15,7 +15,7 @@ impl Outside {
         let was_told = self.moments.told.is_some_and(|since| self.now >= since + 2 * UNSEEN);
         let is_prompt = !self.store_lags() && !self.disk_is_ailing();
         self.moments.stopped_under_pressure = was_told && is_prompt;
-        self.moments.stopped_for_a_loss = self.moments.knows_of_stray() && is_prompt;
+        self.moments.stopped_for_a_loss = self.moments.asked_for_pods.is_some_and(|(_, told)| told && is_prompt);
     }
 
     /// Law 5: a change waits for the end of a pressure, and so does a reset, but for the way back, and if what runs is unproven.

@@ -126,7 +126,7 @@ impl Outside {
         if rolled_back {
             self.account.confirmed = None;
             self.account.passed.take_if(|_| !message.contains("nobody confirmed"));
-            self.account.forget_tries(); // what follows, with another binary, is another trial
+            self.account.boots = None; // what follows, with another binary, is another trial
             self.account.testing = false;
         }
         // A runtime that has been away for ten minutes is put to the control test, once.
