@@ -86,7 +86,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::PolicyHolds,
         name: "what a new policy forbids is started again",
-        file: "machine/policy/step.rs",
+        file: "machine/policy.rs",
         function: "forbids_start",
         original: "!violation.starts",
         mutated: "violation.starts && !violation.starts",
@@ -94,7 +94,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::PolicyIsTold,
         name: "nobody asks what a new policy says of what runs",
-        file: "machine/policy/step.rs",
+        file: "machine/policy.rs",
         function: "policy_changed",
         original: "self.ask_policy();",
         mutated: "",
@@ -609,7 +609,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Asked,
         name: "what the policy refuses is said to be valid",
-        file: "machine/preflight/step.rs",
+        file: "machine/on_request.rs",
         function: "refused_unjudged",
         original: "self.refusal_by_policy(rendered)",
         mutated: "self.refusal_by_policy(rendered).filter(|why| why.is_empty())",
@@ -617,22 +617,22 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Asked,
         name: "a request waits for an answer that never comes",
-        file: "machine/preflight/step.rs",
+        file: "machine/on_request.rs",
         function: "tick_on_request",
-        original: "self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE, fx, |ticket| { Effect::Fetch(ticket, reference) });",
-        mutated: "self.ask(Asker::PreflightOnRequest, std::time::Duration::from_secs(1 << 30), fx, |ticket| { Effect::Fetch(ticket, reference) });",
+        original: "self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE, |ticket| { Effect::Fetch(ticket, reference) });",
+        mutated: "self.ask(Asker::PreflightOnRequest, std::time::Duration::from_secs(1 << 30), |ticket| { Effect::Fetch(ticket, reference) });",
     },
     Mutant {
         law: Law::LeavesNoTrace,
         name: "what was asked about and is refused is on record as bad",
-        file: "machine/preflight/step.rs",
+        file: "machine/on_request.rs",
         function: "unassigned_loaded",
-        original: "self.answer_request(result, &why, fx)",
+        original: "self.answer_request(result, &why)",
         mutated: "{
                         if let Some(inquiry) = self.on_request.inquiry.clone() {
-                            self.reject_by_policy(&inquiry.source, &why, fx);
+                            self.reject_by_policy(&inquiry.source, &why);
                         }
-                        self.answer_request(result, &why, fx)
+                        self.answer_request(result, &why)
                     }",
     },
     Mutant {
