@@ -214,7 +214,9 @@ impl State {
         let is_ill = seen.is_some_and(|seen| seen.disk_full || seen.shutting_down) || self.is_runtime_away();
         let Some(attempt) = self.writer.attempt_mut() else { return false };
         attempt.exits = attempt.exits.saturating_sub(u32::from(is_ill));
-        attempt.exits >= limits::TRIAL_EXITS
+        let counts = attempt.exits >= limits::TRIAL_EXITS;
+        self.writer.write_soon();
+        counts
     }
 
     /// A version that was tried at too many starts has failed, or one whose kubelet ended too often.

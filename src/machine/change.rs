@@ -326,9 +326,6 @@ impl State {
             Verdict::Load(message) => self.reject(&version, ConfigError::Load, &message),
             Verdict::Validate(message) => self.reject(&version, ConfigError::Validate, &message),
             Verdict::Valid(remarks) => {
-                if let Some(change) = &mut self.change {
-                    change.judged_by = None;
-                }
                 for remark in remarks {
                     self.log(Level::Warn, format!("{version} is accepted, but: {remark}"));
                 }
@@ -341,6 +338,13 @@ impl State {
                 self.accepted(*rendered);
             }
             Verdict::NotItsFault(why) => self.give_up_change(why),
+        }
+    }
+
+    /// The judge has answered, whatever.
+    pub(super) fn forget_judge(&mut self) {
+        if let Some(change) = &mut self.change {
+            change.judged_by = None;
         }
     }
 
@@ -360,6 +364,7 @@ impl State {
             return;
         }
         let version = Version { source: source.clone(), digest: Some(rendered.digest.clone()) };
+        self.forget_judge();
         let (error, message) = match verdict {
             Verdict::Load(message) => (ConfigError::Load, message),
             Verdict::Validate(message) => (ConfigError::Validate, message),
@@ -372,6 +377,11 @@ impl State {
     pub(super) fn accepted(&mut self, rendered: Rendered) {
         self.set_change_stage(Stage::Gate(Box::new(rendered)));
         let source = self.change.as_ref().and_then(|change| change.source.clone());
+        let is_held = |source: &&Source| self.records().bad.iter().any(|bad| candidate::is_of_name(bad, source));
+        if let Some(source) = source.as_ref().filter(is_held) {
+            self.writer.learn(|records| candidate::admitted(records, source));
+            self.writer.write_soon(); // it is told so meanwhile
+        }
         self.wait_of(source.as_ref());
         self.forget_answers();
         if self.pending_start().is_some() {

@@ -188,8 +188,9 @@ pub fn suspended(source: &Source, suspension: Suspension) -> Event {
 
 /// Last known good failed in the same way.
 #[must_use]
-pub(crate) fn not_blamed(source: &Source, why: &str) -> Event {
-    event(EventReason::NotBlamed, false, Some(source), format!("Not to blame, {why}: {source} will be tried again"))
+pub(crate) fn not_blamed(source: &Source, why: &str, is_assigned: bool) -> Event {
+    let then = if is_assigned { "will be tried again" } else { "can be tried again" };
+    event(EventReason::NotBlamed, false, Some(source), format!("Not to blame, {why}: {source} {then}"))
 }
 
 /// The evidence is good; somebody must say so.

@@ -96,7 +96,7 @@ impl State {
         match &self.records().phase {
             // What is pinned is not what the test is about.
             Phase::ControlTest(..) | Phase::RetryLater(..) if self.records().pin.is_some() => false,
-            Phase::RetryLater(..) if self.has_recovered() => false,
+            Phase::RetryLater(..) if self.has_recovered() => self.is_reset_tried(),
             Phase::ControlTest(attempt, _) | Phase::RetryLater(attempt, _) => {
                 // What failed may still be there, until the way back is prepared.
                 attempt.version.digest.is_none() || attempt.version.digest != self.running().digest
@@ -200,7 +200,8 @@ impl State {
         self.healthz_observed(ok);
         self.note_baseline(Observation::Healthz, [(Signal::Healthz, ok)]);
         // What is tried after a reset may be ill for ever.
-        let reset = !self.is_contact_observed();
+        let by_process_alone = !self.is_contact_observed();
+        let looks = if self.settings.hung_after.is_zero() { limits::HUNG_INTERVAL } else { self.hung_interval() };
         let (now, start_timeout) = (self.now, self.settings.start_timeout);
         let Some(run) = self.process.run_mut() else { return };
         let mut gap = false;
@@ -213,7 +214,7 @@ impl State {
         let starts = !run.is_good(Signal::Healthz) && now.since(run.start_timeout_from) < start_timeout;
         let pause = match starts {
             true => limits::PROBE_STARTING,
-            false if reset => limits::HUNG_INTERVAL,
+            false if by_process_alone => looks,
             false => limits::PROBE_TRIAL,
         };
         if let Some(due) = self.health.due.get_mut(&Observation::Healthz) {
@@ -374,6 +375,17 @@ impl State {
         self.health.environment(self.now).is_some_and(|seen| seen.shutting_down)
     }
 
+    /// The process has been well for a trial's time: what was counted before is older than that.
+    fn forget_old_evidence(&mut self) {
+        if let Some(attempt) = self.writer.attempt_mut() {
+            (attempt.exits, attempt.breaks, attempt.failed.lacked_contact) = (0, 0, false);
+        }
+        if self.records().reset.as_ref().is_some_and(|reset| reset.exits > 0) {
+            self.writer.learn(|records| records.reset.iter_mut().for_each(|reset| reset.exits = 0));
+            self.writer.write_soon();
+        }
+    }
+
     /// The process gives the signs of health that it gave before, on a node that is not known to be ill.
     fn is_process_well(&self, run: &Run) -> bool {
         let is_bad = |signal| self.is_required_signal(signal) && run.bad.contains_key(&signal);
@@ -391,8 +403,8 @@ impl State {
         if let Some(run) = self.process.run_mut() {
             run.well_since = if is_well { run.well_since.or(Some(now)) } else { None };
             let is_old = run.well_since.is_some_and(|since| now.since(since) > self.settings.trial_duration);
-            if let Some(attempt) = self.writer.attempt_mut().filter(|_| is_old) {
-                (attempt.exits, attempt.breaks) = (0, 0); // they are older than a trial's time
+            if is_old {
+                self.forget_old_evidence();
             }
         }
         let Some(run) = self.process.run() else { return };

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use super::asks::Asker;
 use super::io::{Afterwards, Effect, Ticket};
-use super::ladder::{Unusable, UnusableVersions, desired, is_same};
+use super::ladder::{Unusable, UnusableVersions, desired, is_same, refusal};
 use super::model::{ConfigError, KubeletId, LoadTarget, Moment, RenderError, Rendered, Verdict, later};
-use super::records::{Records, Started, Version};
+use super::records::{BadVersion, Records, Started, Version};
 use super::{Counter, Kubelet, Level, State, events, limits};
 use kubelet_config::digest::Digest;
 use kubelet_config::duration;
@@ -97,6 +97,12 @@ impl Launch {
     /// What they were read as says nothing of what they are by now.
     pub(super) fn forget_local(&mut self) {
         (self.local, self.learning) = (None, Learning::Open);
+    }
+
+    /// They are written: what comes late of them may be of before or after that.
+    pub(super) fn local_written(&mut self) {
+        self.late.retain(|(_, version)| version.is_some());
+        self.forget_local();
     }
 
     /// Content of the local files, if they were read.
@@ -224,6 +230,9 @@ impl State {
             return;
         }
         self.launch.learning = Learning::Done;
+        if !matches!(result, Err(RenderError::NoAnswer(_))) {
+            self.launch.unanswered = 0;
+        }
         match (result, version) {
             (Ok(rendered), Some(version)) => drop(self.learn_content(version, &rendered.digest)),
             (Ok(rendered), None) => self.launch.local = Some(rendered.digest),
@@ -360,7 +369,7 @@ impl State {
     }
 
     /// The store gave what was not waited for any more: the next start need not wait for it. Of the local files it is what the kubelet
-    /// was started with, unless somebody has written them since.
+    /// was started with.
     pub(super) fn loaded_late(&mut self, ticket: Ticket, rendered: &Rendered) {
         match self.launch.take_late(ticket) {
             None => {}
@@ -368,7 +377,6 @@ impl State {
                 self.launch.unusable.could_be_read(&version, self.now);
                 self.launch.note_known(version, rendered.clone());
             }
-            Some((_, None)) if self.are_local_files_touched() => {}
             Some((_, None)) => {
                 self.launch.local = Some(rendered.digest.clone());
                 match &mut self.launch.next {
@@ -477,10 +485,14 @@ impl State {
 
     /// The kubelet (another binary than the one it was proven with) refuses it now.
     fn refused(&mut self, version: &Version, error: ConfigError, message: &str) {
-        self.emit(events::rejected(&version.source, message));
-        self.refuse_at_start(version, error, message);
+        let is_known = |bad: &BadVersion| bad.detail == message;
+        if !refusal(self.records(), self.process.kubelet_id(), version).is_some_and(is_known) {
+            self.emit(events::rejected(&version.source, message));
+            self.refuse_at_start(version, error, message);
+        }
         if self.process.current_kubelet() != self.process.kubelet_id() {
-            return self.cannot_use(version, error, message); // the binary that runs takes it: it is to be the next rung all the same
+            // The binary that runs takes it, and what is desired goes by that: without a pause it would be asked for again at once.
+            return self.cannot_use(version, error, message);
         }
         self.launch.next = None;
         self.tick_launch();

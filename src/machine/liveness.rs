@@ -184,7 +184,7 @@ fn missing(signal: Signal) -> &'static str {
 
 impl State {
     /// How often it is observed.
-    fn hung_interval(&self) -> Duration {
+    pub(super) fn hung_interval(&self) -> Duration {
         (self.settings.hung_after / 4).clamp(limits::HUNG_INTERVAL_MIN, limits::HUNG_INTERVAL)
     }
 

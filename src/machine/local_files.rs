@@ -51,7 +51,7 @@ impl State {
         let since = *self.local_files.touched.get_or_insert(self.now);
         let latest = later(since, limits::LOCAL_FILES_LATEST);
         self.local_files.due = Some(later(self.now, limits::LOCAL_FILES_DELAY).min(latest));
-        self.launch.forget_local();
+        self.launch.local_written();
         self.local_files.taken_up = None;
     }
 
@@ -60,11 +60,6 @@ impl State {
     pub(super) fn local_files_started(&mut self) {
         self.asks.forget(Asker::LocalFiles);
         self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_DELAY));
-    }
-
-    /// True while they are being written, or were written and have not been read since.
-    pub(super) fn are_local_files_touched(&self) -> bool {
-        self.local_files.touched.is_some()
     }
 
     /// Has them compared while a kubelet runs, and taken up if that is asked for.

@@ -135,6 +135,13 @@ impl State {
         assigned.and_then(|assigned| self.bad_version(assigned)).is_some_and(|bad| bad.by_policy)
     }
 
+    /// True if what is assigned was refused by its name, for fields, hazards or annotations.
+    pub(super) fn is_refused_by_name(&self) -> bool {
+        let assigned = self.records().assigned.as_ref().filter(|assigned| assigned.digest.is_none());
+        let refused = assigned.and_then(|assigned| self.bad_version(assigned));
+        refused.is_some_and(|bad| !bad.by_policy && bad.digest.is_none() && bad.stood_for.is_none())
+    }
+
     /// What was admitted before under this assigned name, and is last known good or on trial: it goes on.
     fn taken_up(&self, source: &Source) -> Option<&Version> {
         let records = self.records();

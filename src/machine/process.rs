@@ -44,6 +44,8 @@ pub(super) struct Process {
     crashes: u32,
     /// The next start follows an exit that the supervisor did not ask for.
     exited: bool,
+    /// The latest start failed.
+    unstarted: bool,
     /// The next start follows a hung kubelet.
     hung: bool,
     /// We are told to leave.
@@ -185,7 +187,7 @@ impl Process {
     pub(super) fn may_change(&self, now: Moment) -> bool {
         match &self.kubelet {
             Kubelet::Running(run) => run.is_ready() || now >= later(run.started, limits::START_UNDISTURBED),
-            Kubelet::Waiting { .. } => self.starts > 0 || self.former.is_some(),
+            Kubelet::Waiting { .. } => self.starts > 0,
             Kubelet::NotBegun | Kubelet::Starting | Kubelet::Stopping | Kubelet::Gone => false,
         }
     }
@@ -225,7 +227,7 @@ impl State {
             self.process.crashes = 0; // what takes the place of one that ended may end for the same reason
         }
         (self.process.exited, self.process.hung) = (false, false);
-        if next.digest != self.process.running.digest {
+        if next.digest != self.process.running.digest && self.is_refused_by_name() {
             self.reconsider(); // hazards are weighed against what runs
         }
         self.forget_last_run();
@@ -275,6 +277,7 @@ impl State {
         match result {
             Ok(StartedKubelet { id, adopted, ready }) => {
                 self.process.starts += 1;
+                self.process.unstarted = false;
                 self.process.kubelet =
                     Kubelet::Running(if adopted { self.resumed_run(id, ready) } else { self.new_run(id) });
                 self.note_started(id, adopted);
@@ -291,22 +294,29 @@ impl State {
                     self.stop();
                 }
             }
-            Err(why) => {
-                self.log(Level::Warn, format!("the kubelet could not be started: {why}"));
-                self.process.starts = self.process.starts.max(1);
-                self.process.kubelet = Kubelet::Waiting { until: self.now };
-                let went_on = self.records().started.is_some(); // what is missed then is one that a worker before us left
-                self.miss_former();
-                let never = self.new_run(RunId::default());
-                let is_like = match &self.records().phase {
-                    Phase::ControlTest(attempt, _) => attempt.failed.unstarted,
-                    _ => true,
-                };
-                if went_on || !is_like || !self.note_exit(&never, Failure::Exits, format!("a start that failed: {why}"))
-                {
-                    self.wait_for_restart();
-                }
-            }
+            Err(why) => self.start_failed(&why, true),
+        }
+    }
+
+    /// It could not be started. Where the answer alone is missing, that counts for nothing.
+    fn start_failed(&mut self, why: &str, counts: bool) {
+        self.log(Level::Warn, format!("the kubelet could not be started: {why}"));
+        self.process.starts = self.process.starts.max(1);
+        (self.process.kubelet, self.process.unstarted) = (Kubelet::Waiting { until: self.now }, counts);
+        if self.process.leaving {
+            return self.leave();
+        }
+        let lost_former = self.records().started.is_some(); // it was to be gone on with, and is missed as an exit
+        self.miss_former();
+        // Last known good fails alike only if the version could not be started either.
+        let is_like = match &self.records().phase {
+            Phase::ControlTest(attempt, _) => attempt.failed.unstarted,
+            _ => true,
+        };
+        let never = self.new_run(RunId::default());
+        let counts = counts && !lost_former && is_like;
+        if !counts || !self.note_exit(&never, Failure::Exits, format!("a start that failed: {why}")) {
+            self.wait_for_restart();
         }
     }
 
@@ -400,10 +410,12 @@ impl State {
         // Where the system is going down nothing is started again: the answer comes within the pause.
         self.query(Query::Environment(self.runtime_socket()));
         let quick = self.suspended().is_none() && self.is_judged();
-        let pause = if quick {
-            limits::BACKOFF_TRIAL
-        } else {
-            duration::backoff(limits::BACKOFF_FIRST, limits::BACKOFF_MAX, self.process.crashes)
+        let grown = duration::backoff(limits::BACKOFF_FIRST, limits::BACKOFF_MAX, self.process.crashes);
+        let pause = match quick {
+            // What keeps a process from being started may be over in a moment: twice at once is no two failures.
+            _ if self.process.unstarted && (quick || self.is_reset_tried()) => limits::BACKOFF_MAX,
+            true => limits::BACKOFF_TRIAL,
+            false => grown,
         };
         self.process.crashes = self.process.crashes.saturating_add(1);
         self.process.kubelet = Kubelet::Waiting { until: later(self.now, pause) };
@@ -412,7 +424,8 @@ impl State {
     pub(super) fn tick_process(&mut self) {
         match self.process.kubelet {
             Kubelet::Starting if self.process.answer_by.is_some_and(|at| self.now >= at) => {
-                self.started(Err(no_answer(limits::START_DEADLINE)));
+                self.process.answer_by = None;
+                self.start_failed(&no_answer(limits::START_DEADLINE), false);
             }
             Kubelet::Waiting { until } if self.now >= until && self.is_going_down() => {
                 // Its SIGTERM is on the way to us. If not, systemd says so at the next observation.

@@ -273,7 +273,7 @@ pub struct BadVersion {
     pub source: Source,
     /// Its content; empty when it could not be rendered, or when only this version of it was refused.
     pub digest: Option<Digest>,
-    /// Where only its name was refused: the content that the name stood for, if that was known. Of another one nothing was said.
+    /// Where only its name was refused, for the pods that it would cost: the content that the name stood for. That is not weighed again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stood_for: Option<Digest>,
     /// The kubelet binary it failed with.

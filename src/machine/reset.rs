@@ -58,8 +58,8 @@ impl State {
     pub(super) fn local_failure(&self) -> Option<String> {
         let records = self.records();
         let reset = records.reset.as_ref().filter(|_| records.assigned.is_none() && records.pin.is_none())?;
-        let then =
-            if is_same(self.active(), Some(&reset.before)) { "runs in its place" } else { "cannot run in its place" };
+        let runs = is_same(self.active(), Some(&reset.before));
+        let then = if runs { "runs in its place" } else { "is to run in its place" };
         Some(format!("the local configuration: {}; {} {then}", reset.failed.as_ref()?, reset.before))
     }
 
@@ -147,7 +147,8 @@ impl State {
     /// while they are not tried, the node is at fault, or the kubelet that was healthy is not. One that never answered healthz, which may
     /// be out of reach, is judged by its process.
     fn reset_until(&self) -> Option<(bool, Moment)> {
-        let run = self.process.run().filter(|_| self.is_reset_tried() && self.suspended().is_none())?;
+        let is_judged = self.suspended().is_none() || self.health.is_runtime_gone(self.now);
+        let run = self.process.run().filter(|_| self.is_reset_tried() && is_judged)?;
         let Some(ready) = run.ready_at else {
             return Some((false, later(run.start_timeout_from, self.settings.start_timeout)));
         };

@@ -104,7 +104,12 @@ impl State {
         }
         match input.ticket().map(|ticket| self.asks.answered(ticket, self.now)) {
             None => self.note(input),
-            Some(Some(asker)) => self.answer(asker, input),
+            Some(Some(asker)) => {
+                if matches!((asker, &input), (Asker::Change, Input::PreflightDone(..))) {
+                    self.forget_judge();
+                }
+                self.answer(asker, input);
+            }
             Some(None) => {
                 if let Input::PreflightDone(ticket, verdict) = input {
                     self.late_verdict(ticket, verdict);
@@ -215,7 +220,7 @@ impl State {
         let due = if quiet { self.deadline() } else { None };
         self.now = Moment { boot: now.boot.max(before.boot), wall_nanos: now.wall_nanos };
         if due.is_some_and(|due| self.now.boot.saturating_sub(due) > limits::QUERY_VALID) {
-            self.woke_up();
+            self.woke_up(now.since(before));
         }
     }
 

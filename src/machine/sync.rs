@@ -124,7 +124,11 @@ impl ConfigSync {
 
     /// The version that is asked for now.
     pub(super) fn asked_for(&self) -> AskedFor {
-        if self.assignment == Assignment::Unknown { AskedFor::Unknown } else { AskedFor::Version(self.resolved()) }
+        match (&self.assignment, &self.config_map) {
+            (Assignment::Unknown, _) => AskedFor::Unknown,
+            (Assignment::Map(_) | Assignment::Default(_), ConfigMapState::Pending) => AskedFor::Unknown,
+            _ => AskedFor::Version(self.resolved()),
+        }
     }
 
     /// True if the assignment names no ConfigMap that there is, or another than this.

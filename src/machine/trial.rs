@@ -26,6 +26,8 @@ mod suspension;
 pub(super) struct Trial {
     /// The cleared version waits since then to be tried again.
     waiting_since: Option<Moment>,
+    /// The node has been ill since then: that time is not waited.
+    ill_since: Option<Moment>,
     /// A failure that waits for an observation of the node.
     pending: Option<PendingFailure>,
     /// Last known good has been healthy for long enough to try a cleared version again.
@@ -65,7 +67,8 @@ impl State {
 
     /// Another decision: what was seen of the one before does not count.
     pub(super) fn new_decision(&mut self) {
-        (self.trial.recovered, self.trial.waiting_since, self.trial.pending) = (false, None, None);
+        (self.trial.recovered, self.trial.waiting_since, self.trial.ill_since) = (false, None, None);
+        self.trial.pending = None;
         self.observe_anew();
     }
 
@@ -180,6 +183,8 @@ impl State {
         // An exit is put to the control test in an outage of the API server as well: last known good then ends alike, or not.
         let is_tested = |suspension| match suspension {
             Suspension::ApiServer => dead,
+            // After a reset the local files may be what takes it away.
+            Suspension::Runtime if self.is_reset_tried() => self.health.is_runtime_gone(self.now),
             Suspension::Runtime => failure == Failure::Signal(Signal::Runtime),
             Suspension::DiskFull | Suspension::ShuttingDown => false,
         };

@@ -131,7 +131,7 @@ impl State {
         if proven {
             records.raise_sequence(rendered.admission.signed.as_ref());
         }
-        admitted(&mut records, version);
+        admitted(&mut records, &version.source);
         records.assigned = Some(version.clone());
         if self.running().digest.as_ref() == Some(&rendered.digest) {
             self.process.set_shadowed(rendered.shadowed);
@@ -178,7 +178,7 @@ impl State {
         if proven {
             records.raise_sequence(rendered.admission.signed.as_ref());
         }
-        admitted(&mut records, &version);
+        admitted(&mut records, &version.source);
         records.phase = if proven { Phase::Settled } else { Phase::Trial(attempt) };
         records.assigned = Some(version.clone());
         self.launch.note_known(version, rendered.clone()); // what was prepared is what starts
@@ -213,7 +213,7 @@ impl State {
         let is_tested = matches!(records.phase, Phase::ControlTest(..));
         match records.phase.attempt_mut().filter(|attempt| is_same(Some(&attempt.version), Some(&version))) {
             Some(attempt) if !waits => attempt.version = version,
-            _ if is_tested => {} // what runs, and is on test, is the same
+            _ if is_tested => {} // the test is about another version, and goes on
             _ => records.phase = Phase::Settled,
         }
         self.propose_change(records, Proposal::Reject);
@@ -266,8 +266,13 @@ impl State {
 }
 
 /// What was said of its name before does not hold any more.
-fn admitted(records: &mut Records, version: &Version) {
-    records.bad.retain(|bad| bad.digest.is_some() && !bad.by_policy || bad.source != version.source);
+pub(super) fn admitted(records: &mut Records, source: &Source) {
+    records.bad.retain(|bad| !is_of_name(bad, source));
+}
+
+/// True if it was said of this name, and of no content.
+pub(super) fn is_of_name(bad: &BadVersion, source: &Source) -> bool {
+    bad.source == *source && (bad.digest.is_none() || bad.by_policy)
 }
 
 /// The ConfigMap says that pods may go.

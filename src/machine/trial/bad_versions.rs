@@ -62,7 +62,8 @@ impl State {
         bad.push(new);
         if bad.len() > limits::BAD_VERSIONS {
             // What was only refused costs a preflight to find again, what failed a restart.
-            let refused = bad.iter().position(|bad| bad.reason == BadReason::Rejected);
+            let before = bad.len() - 1;
+            let refused = bad.iter().take(before).position(|bad| bad.reason == BadReason::Rejected);
             bad.remove(refused.unwrap_or_default());
         }
         records

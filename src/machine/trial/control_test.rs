@@ -101,11 +101,14 @@ impl State {
 
     /// What runs could have been well for so long by now, and nothing was known to be wrong with the node meanwhile.
     fn is_waited_for(&mut self, time: Duration) -> bool {
+        let since = *self.trial.waiting_since.get_or_insert(self.now);
         if self.suspended().is_some() || self.is_runtime_away() {
-            self.trial.waiting_since = None;
+            self.trial.ill_since.get_or_insert(self.now);
             return false;
         }
-        let since = *self.trial.waiting_since.get_or_insert(self.now);
+        let ill = self.trial.ill_since.take().map_or(Duration::ZERO, |ill| self.now.since(ill));
+        let since = later(since, ill);
+        self.trial.waiting_since = Some(since);
         self.now.since(since) >= time + limits::NOT_RECOVERING
     }
 
@@ -133,9 +136,10 @@ impl State {
     pub(in crate::machine) fn note_control_lacked(&mut self, family: FailureFamily) {
         let tested = match self.records().phase {
             Phase::ControlTest(ref attempt, failure) => {
-                let counts = failure.family() == Some(family)
-                    || family == FailureFamily::Contact && attempt.failed.lacked_contact;
-                counts && self.is_observing()
+                // Of a process that ended in an outage: was it over when last known good came up?
+                let heard = self.process.run().is_some_and(|run| run.good.contains_key(&Signal::ApiServer));
+                let in_outage = family == FailureFamily::Contact && attempt.failed.lacked_contact && !heard;
+                (failure.family() == Some(family) || in_outage) && self.is_observing()
             }
             _ => false,
         };
@@ -163,7 +167,7 @@ impl State {
         records.phase = if is_assigned { Phase::RetryLater(attempt, why.to_owned()) } else { Phase::Settled };
         self.apply_now(records);
         self.new_decision();
-        let mut event = events::not_blamed(&version.source, why);
+        let mut event = events::not_blamed(&version.source, why, is_assigned);
         event.log_tail = self.last_log_lines(usize::MAX);
         self.emit(event);
     }

@@ -1,6 +1,8 @@
 //! Suspension: while the node around the kubelet is at fault, no configuration is judged. What the change itself may have
 //! caused is not the node's fault: it is judged, and put to the control test.
 
+use std::time::Duration;
+
 use crate::machine::evidence::{Failure, Signal, Suspension};
 use crate::machine::model::later;
 use crate::machine::records::Phase;
@@ -92,9 +94,10 @@ impl State {
 
     /// Nothing was observed for a while: the machine was suspended, or we were stopped. The kubelet may have been as
     /// well, so that nothing is known of that time, neither good nor bad; and health is continuous, or begins anew.
-    pub(in crate::machine) fn woke_up(&mut self) {
+    pub(in crate::machine) fn woke_up(&mut self, unwatched: Duration) {
         let now = self.now;
-        self.trial.waiting_since = None; // nobody saw whether what runs was well
+        let waited = self.trial.waiting_since;
+        self.trial.waiting_since = waited.map(|since| later(since, unwatched)); // nobody saw whether what runs was well
         if !self.is_observing() {
             return;
         }
@@ -102,7 +105,7 @@ impl State {
             run.woke_up(now);
         }
         if let Some(attempt) = self.writer.attempt_mut() {
-            attempt.earned = std::time::Duration::ZERO;
+            attempt.earned = Duration::ZERO;
         }
     }
 }

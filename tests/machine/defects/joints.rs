@@ -670,16 +670,6 @@ fn a_hung_kubelet_whose_local_file_was_edited_is_not_said_to_be_restarted_as_it_
     assert!(node.state.running().digest == before || !told.contains("same configuration"), "{before:?} {told}");
 }
 
-/// The monitor started it by itself, and what is assigned cannot be read: a fix is.
-#[test]
-fn a_fix_is_taken_up_though_what_is_to_run_cannot_be_read() {
-    let mut node = proven("a");
-    node.store.unreadable.insert("a".into());
-    node.start_unseen("a").replace_worker(Some("signal 9")).pass(60);
-    node.assign("b").pass(minutes(60));
-    assert_eq!(node.running(), Some("b"), "{:?} {:?}", node.state.kubelet(), node.events());
-}
-
 #[test]
 fn retry_on_a_frozen_node_after_a_reset_does_what_it_says() {
     let mut node = in_place_of_local();
