@@ -327,7 +327,7 @@ impl Account {
         }
     }
 
-    pub fn note_exit(&mut self, process: &Process, excused: bool) {
+    pub fn note_exit(&mut self, process: &Process, excused: bool, now: Duration) {
         let content = process.content;
         self.last = Some(process.clone());
         self.carried = Some((content, process.earned, process.broken || (process.well_since.is_some() && !excused)));
@@ -339,7 +339,9 @@ impl Account {
         if excused || process.path.is_none() {
             return;
         }
-        let before = self.deaths.filter(|(of, _)| *of == content).map_or(0, |(_, deaths)| deaths);
+        // What is older than a trial's time in which the process was well does not count.
+        let lived = process.well_since.is_some_and(|since| now.saturating_sub(since) > self.trial);
+        let before = self.deaths.filter(|(of, _)| *of == content && !lived).map_or(0, |(_, deaths)| deaths);
         self.deaths = Some((content, before + 1));
     }
 

@@ -319,7 +319,7 @@ impl Outside {
         self.process = None;
         self.down_since = self.now;
         let lately = self.was_in_trouble();
-        self.account.note_exit(&process, lately);
+        self.account.note_exit(&process, lately, self.now);
         if process.cuts_off {
             self.hear();
         }

@@ -150,7 +150,7 @@ impl Outside {
     pub(super) fn says_local_failed(&self) -> bool {
         let status = &self.status;
         let is_reset = status.assigned.is_none() && status.last_known_good.is_none() && status.error.is_some();
-        is_reset && status.condition.message.contains("runs in its place")
+        is_reset && status.condition.message.contains("in its place")
     }
 
     /// A line of the log.
