@@ -341,7 +341,7 @@ impl State {
         }
     }
 
-    /// The judge has answered, whatever.
+    /// The kubelet's verdict is there: it is waited for no more.
     pub(super) fn forget_judge(&mut self) {
         if let Some(change) = &mut self.change {
             change.judged_by = None;

@@ -380,10 +380,7 @@ impl State {
         if let Some(attempt) = self.writer.attempt_mut() {
             (attempt.exits, attempt.breaks, attempt.failed.lacked_contact) = (0, 0, false);
         }
-        if self.records().reset.as_ref().is_some_and(|reset| reset.exits > 0) {
-            self.writer.learn(|records| records.reset.iter_mut().for_each(|reset| reset.exits = 0));
-            self.writer.write_soon();
-        }
+        self.forget_reset_exits();
     }
 
     /// The process gives the signs of health that it gave before, on a node that is not known to be ill.

@@ -313,9 +313,8 @@ impl State {
             Phase::ControlTest(attempt, _) => attempt.failed.unstarted,
             _ => true,
         };
-        let never = self.new_run(RunId::default());
         let counts = counts && !lost_former && is_like;
-        if !counts || !self.note_exit(&never, Failure::Exits, format!("a start that failed: {why}")) {
+        if !counts || !self.note_exit(None, Failure::Exits, format!("a start that failed: {why}")) {
             self.wait_for_restart();
         }
     }
@@ -394,7 +393,7 @@ impl State {
                 } else {
                     (Failure::ExitBeforeReady, format!("the kubelet ended before it was ready: {exit}"))
                 };
-                if !self.note_exit(&run, failure, detail) {
+                if !self.note_exit(Some(&run), failure, detail) {
                     self.wait_for_restart();
                 }
             }

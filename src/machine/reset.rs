@@ -102,11 +102,21 @@ impl State {
                 self.local_failed(Failure::Exits, why);
             }
             (true, false) => self.try_local_again(),
-            (false, _) => {
-                self.writer.learn(|records| records.reset.iter_mut().for_each(|reset| reset.exits = exits));
-                self.writer.write_soon(); // the next worker has to know of it
-            }
+            (false, _) => self.note_reset_exits(exits),
         }
+    }
+
+    /// The process has been well for a trial's time: exits that were counted before are older than that.
+    pub(super) fn forget_reset_exits(&mut self) {
+        if self.records().reset.as_ref().is_some_and(|reset| reset.exits > 0) {
+            self.note_reset_exits(0);
+        }
+    }
+
+    /// The next worker has to know of it.
+    fn note_reset_exits(&mut self, exits: u32) {
+        self.writer.learn(|records| records.reset.iter_mut().for_each(|reset| reset.exits = exits));
+        self.writer.write_soon();
     }
 
     fn local_failed(&mut self, failure: Failure, why: String) {

@@ -6,7 +6,7 @@ use super::asks::{Asker, Observation};
 use super::evidence::{Baseline, FailedRun, Failure, FailureFamily, Query, Signal, Suspension};
 use super::io::Effect;
 use super::ladder::is_same;
-use super::model::{Moment, RunId, later};
+use super::model::{Moment, later};
 use super::proposal::Proposal;
 use super::records::{Attempt, Phase, Records, Version};
 use super::{Kubelet, Level, Run, State, events, limits};
@@ -122,7 +122,7 @@ impl State {
         if self.is_on_test()
             && let Some((failure, detail)) = self.failing(&run)
         {
-            return self.note_failure(failure, detail, &run);
+            return self.note_failure(failure, detail, Some(&run));
         }
         if self.is_on_trial() {
             self.tick_progress();
@@ -147,14 +147,13 @@ impl State {
     }
 
     /// Notes a failure, and has the node observed before it is judged.
-    fn note_failure(&mut self, failure: Failure, detail: String, run: &Run) {
+    fn note_failure(&mut self, failure: Failure, detail: String, run: Option<&Run>) {
         let in_outage = self.suspended() == Some(Suspension::ApiServer);
         // No kubelet ends at once for want of an API server.
         let is_long = |since: &Moment| self.now.since(*since) >= limits::QUERY_INTERVAL;
-        let lacked_contact = run.bad.get(&Signal::ApiServer).is_some_and(is_long);
-        let lived = self.now.since(run.started);
-        let unstarted = run.id == RunId::default();
-        let run = FailedRun { lived, unstarted, in_outage, lacked_contact, control_lacked_it: false };
+        let lacked_contact = run.and_then(|run| run.bad.get(&Signal::ApiServer)).is_some_and(is_long);
+        let lived = run.map_or(Duration::ZERO, |run| self.now.since(run.started));
+        let run = FailedRun { lived, unstarted: run.is_none(), in_outage, lacked_contact, control_lacked_it: false };
         self.effects.push(Effect::ReadLogTail);
         self.query(Query::Environment(self.runtime_socket()));
         if failure.family() == Some(FailureFamily::Contact) {
@@ -257,9 +256,11 @@ impl State {
         }
     }
 
-    /// An exit that nobody asked for, or a start that failed. True if it waits for judgement.
-    pub(super) fn note_exit(&mut self, run: &Run, failure: Failure, detail: String) -> bool {
-        self.keep_earned(run);
+    /// An exit that nobody asked for; or a start that failed, of which there is no run. True if it waits for judgement.
+    pub(super) fn note_exit(&mut self, run: Option<&Run>, failure: Failure, detail: String) -> bool {
+        if let Some(run) = run {
+            self.keep_earned(run);
+        }
         self.forget_progress();
         self.writer.learn(|records| records.started = None); // the next worker does not miss it
         self.asks.forget_process();
