@@ -4,7 +4,8 @@
 //! |---|---|
 //! | in time | for the one who asked, once: [`State::step`](super::State::step) looks it up |
 //! | not there at the deadline | as [`Effect::unanswered`] has it: slow, lost and failed are one path |
-//! | after that, or to a question that another one of the same asker has replaced | for nobody |
+//! | after that | for nobody; but what it says of a version is a fact, whoever asked ([`About`]) |
+//! | to a question that another one of the same asker has replaced | for nobody |
 //!
 //! - Each asker has one question. After each answer that did not come in time the next one is waited for twice as long, up to
 //!   eight times as long: a disk that always takes a second too long is a slow disk, and no broken one. That ends with an answer
@@ -16,7 +17,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::io::{Effect, Input, Ticket};
-use super::model::{Moment, later};
+use super::limits;
+use super::model::{KubeletId, Moment, later};
+use super::versions::Version;
+use kubelet_config::digest::Digest;
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,8 +35,8 @@ pub(super) enum Asker {
     Policy,
     /// What the local files say.
     LocalFiles,
-    /// The content of what we would fall back to.
-    Learning,
+    /// The content of what would be gone back to.
+    Fallback,
     /// The next start: its content, its verdict.
     Start,
     /// The next start, for the kubelet's state files.
@@ -67,6 +71,26 @@ impl Observation {
     pub(super) const ALL: [Self; 4] = [Self::Healthz, Self::Environment, Self::Lease, Self::Pods];
 }
 
+/// The version that a question is about: what the answer says of it counts even after its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum About {
+    /// It is loaded; none is the local configuration.
+    Content(Option<Version>),
+    /// This content is judged by this binary.
+    Verdict(Digest, KubeletId),
+}
+
+/// Whose an answer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answered {
+    /// Of the one who asked.
+    InTime(Asker),
+    /// Nobody waits for it any more.
+    Late(About),
+    /// It was not asked for, or is forgotten.
+    Unknown,
+}
+
 /// So often the patience doubles.
 const DOUBLINGS: u32 = 3;
 
@@ -74,6 +98,7 @@ const DOUBLINGS: u32 = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Question {
     ticket: Ticket,
+    about: Option<About>,
     /// `None`: it is asked anew by whoever asked.
     deadline: Option<Deadline>,
 }
@@ -95,6 +120,8 @@ pub(super) struct Asks {
     open: BTreeMap<Asker, Question>,
     /// Answers in a row that did not come in time.
     late: BTreeMap<Asker, u32>,
+    /// Questions about versions that were given up, then; the latest first.
+    given_up: Vec<(Ticket, About, Moment)>,
 }
 
 impl Asks {
@@ -111,8 +138,35 @@ impl Asks {
         let effect = request(self.last);
         let deadline = |unanswered| Deadline { usually, until: later(now, patience), unanswered };
         let deadline = effect.unanswered(patience).map(deadline);
-        self.open.insert(asker, Question { ticket: self.last, deadline });
+        self.open.insert(asker, Question { ticket: self.last, about: None, deadline });
         effect
+    }
+
+    /// What the open question of this asker is about.
+    pub(super) fn note_about(&mut self, asker: Asker, about: About) {
+        if matches!(about, About::Verdict(..)) {
+            // There is one judge: what it was asked before is dropped.
+            self.given_up.retain(|(_, about, _)| !matches!(about, About::Verdict(..)));
+        }
+        if let Some(question) = self.open.get_mut(&asker) {
+            question.about = Some(about);
+        }
+    }
+
+    /// True while the one judge that there is may still be busy with what was given up.
+    pub(super) fn is_verdict_late(&self, now: Moment) -> bool {
+        self.late_verdict().is_some_and(|until| now < until)
+    }
+
+    fn late_verdict(&self) -> Option<Moment> {
+        let is_it = |about: &About| matches!(about, About::Verdict(..));
+        let (.., since) = self.given_up.iter().find(|(_, about, _)| is_it(about))?;
+        Some(later(*since, limits::PREFLIGHT_DEADLINE))
+    }
+
+    /// The local files are written: what comes late of them may be of before or after that.
+    pub(super) fn forget_late_local(&mut self) {
+        self.given_up.retain(|(_, about, _)| *about != About::Content(None));
     }
 
     /// How long an answer is waited for that usually takes no longer than this.
@@ -124,25 +178,34 @@ impl Asks {
     /// One that whoever asks gives up.
     pub(super) fn ask_for_ever(&mut self, asker: Asker) -> Ticket {
         self.last += 1;
-        self.open.insert(asker, Question { ticket: self.last, deadline: None });
+        self.open.insert(asker, Question { ticket: self.last, about: None, deadline: None });
         self.last
     }
 
     /// Who waits for this answer, and has it now.
-    pub(super) fn answered(&mut self, ticket: Ticket, now: Moment) -> Option<Asker> {
-        let asker = self.open.iter().find(|(_, question)| question.ticket == ticket).map(|(asker, _)| *asker)?;
-        let question = self.open.remove(&asker)?;
-        if question.deadline.is_some_and(|deadline| now <= deadline.usually) {
-            self.late.remove(&asker);
+    pub(super) fn answered(&mut self, ticket: Ticket, now: Moment) -> Answered {
+        let asker = self.open.iter().find(|(_, question)| question.ticket == ticket).map(|(asker, _)| *asker);
+        if let Some((asker, question)) = asker.and_then(|asker| self.open.remove_entry(&asker)) {
+            if question.deadline.is_some_and(|deadline| now <= deadline.usually) {
+                self.late.remove(&asker);
+            }
+            return Answered::InTime(asker);
         }
-        Some(asker)
+        let late = self.given_up.iter().position(|(of, ..)| *of == ticket);
+        late.map_or(Answered::Unknown, |late| Answered::Late(self.given_up.remove(late).1))
     }
 
     /// A question whose time is over, and what counts as its answer.
     pub(super) fn unanswered(&mut self, now: Moment) -> Option<(Asker, Input)> {
         let is_over = |question: &Question| question.deadline.as_ref().is_some_and(|deadline| now >= deadline.until);
         let asker = self.open.iter().find(|(_, question)| is_over(question)).map(|(asker, _)| *asker)?;
-        let answer = self.open.remove(&asker)?.deadline?.unanswered;
+        let Question { ticket, about, deadline } = self.open.remove(&asker)?;
+        let answer = deadline?.unanswered;
+        if let Some(about) = about {
+            self.given_up.retain(|(_, known, _)| *known != about);
+            self.given_up.insert(0, (ticket, about, now));
+            self.given_up.truncate(limits::UNUSABLE_KEPT);
+        }
         if !matches!(asker, Asker::Start | Asker::HungProbe) {
             let late = self.late.entry(asker).or_default();
             *late = late.saturating_add(1);
@@ -177,6 +240,7 @@ impl Asks {
     }
 
     pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
+        due.extend(self.late_verdict());
         due.extend(self.open.values().filter_map(|question| question.deadline.as_ref()).map(|deadline| deadline.until));
     }
 }

@@ -176,7 +176,7 @@ impl State {
     /// True while it is to be found out whether a version has failed, is what we would fall back to, or the node was at fault.
     pub(super) fn is_try_open(&self) -> bool {
         let asks = self.asks.is_open(Asker::Observed(Observation::Environment));
-        let is_open = |missed: &Missed| self.launch.is_learning(self.records()) || asks && self.now < missed.until;
+        let is_open = |missed: &Missed| self.fallback.is_awaited(self.records()) || asks && self.now < missed.until;
         self.reading.missed.as_ref().is_some_and(is_open)
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::asks::Asker;
-use super::io::{Effect, StoreRequest, Ticket};
-use super::model::{ConfigError, KubeletId, LoadTarget, Moment, RenderError, Rendered, Verdict, later};
+use super::io::{Effect, StoreRequest};
+use super::model::{ConfigError, KubeletId, LoadTarget, Moment, RenderError, Rendered, Verdict};
 use super::proposal::Proposal;
 use super::records::{Phase, Records, Version};
 use super::sync::Resolution;
@@ -34,19 +34,8 @@ pub(super) struct Change {
     stage: Stage,
     /// When this node starts the change, if many nodes have the same one; `None`: now.
     starts_at: Option<Moment>,
-    /// The question for the kubelet's verdict: an answer that comes after its time counts as long as nothing is decided.
-    judged_by: Option<Judge>,
     /// It is refused for hazards of these classes.
     hazards: BTreeSet<HazardClass>,
-}
-
-/// A preflight of a change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Judge {
-    ticket: Ticket,
-    binary: KubeletId,
-    /// Nothing else is asked of the one judge that there is before.
-    until: Moment,
 }
 
 /// Stages of a [`Change`].
@@ -73,7 +62,7 @@ pub(super) struct ChangeTimes {
 
 impl Change {
     fn new(source: Option<Source>, stage: Stage, starts_at: Option<Moment>) -> Self {
-        Self { source, stage, starts_at, judged_by: None, hazards: BTreeSet::new() }
+        Self { source, stage, starts_at, hazards: BTreeSet::new() }
     }
 
     /// The accepted configuration, before its switch is recorded.
@@ -260,14 +249,9 @@ impl State {
 
     /// Has the kubelet judge a candidate.
     fn preflight_change(&mut self, rendered: Rendered) {
-        let (afterwards, judged) = (self.afterwards(&rendered), rendered.clone());
-        self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE, |ticket| Effect::Preflight(ticket, judged, afterwards));
-        let (ticket, binary) = (self.asks.ticket(Asker::Change), self.process.kubelet_id().clone());
-        if let Some(change) = &mut self.change {
-            let until = later(self.now, 2 * limits::PREFLIGHT_DEADLINE);
-            change.judged_by = ticket.map(|ticket| Judge { ticket, binary: binary.clone(), until });
-            change.stage = Stage::Preflight(Box::new(rendered), binary);
-        }
+        let afterwards = self.afterwards(&rendered);
+        self.ask_verdict(Asker::Change, &rendered, afterwards, limits::PREFLIGHT_DEADLINE);
+        self.set_change_stage(Stage::Preflight(Box::new(rendered), self.process.kubelet_id().clone()));
     }
 
     fn set_change_stage(&mut self, stage: Stage) {
@@ -296,7 +280,7 @@ impl State {
         let Some(source) = source else { return self.reset_loaded(result) };
         match result {
             Ok(rendered) => {
-                self.launch.is_whole(&rendered.digest, self.now);
+                self.versions.is_whole(&rendered.digest, self.now);
                 self.compare(source, rendered);
             }
             Err(RenderError::Load(message)) => self.reject(&Version::named(source), ConfigError::Load, &message),
@@ -334,52 +318,20 @@ impl State {
             }
             Verdict::Inconclusive(why) => {
                 self.log(Level::Warn, format!("the preflight of {version} gave no verdict, the trial decides: {why}"));
-                self.note_inconclusive(&rendered.digest);
+                self.note_unjudged(&rendered.digest);
                 self.accepted(*rendered);
             }
             Verdict::NotItsFault(why) => self.give_up_change(why),
         }
     }
 
-    /// The kubelet's verdict is there: it is waited for no more.
-    pub(super) fn forget_judge(&mut self) {
-        if let Some(change) = &mut self.change {
-            change.judged_by = None;
-        }
-    }
-
-    /// True while the verdict on a change that waits at the gate may still come.
-    pub(super) fn is_verdict_awaited(&self) -> bool {
-        let judge = self.change.as_ref().and_then(|change| change.judged_by.as_ref());
-        self.is_change_accepted() && judge.is_some_and(|judge| self.now < judge.until)
-    }
-
-    /// The same after its time: the change waits at the gate meanwhile, as one without a verdict.
-    pub(super) fn late_verdict(&mut self, ticket: Ticket, verdict: Verdict) {
-        let Some(Change { source: Some(source), stage: Stage::Gate(rendered), judged_by, .. }) = &self.change else {
-            return;
-        };
-        let is_it = |judge: &Judge| judge.ticket == ticket && judge.binary == *self.process.kubelet_id();
-        if !judged_by.as_ref().is_some_and(is_it) {
-            return;
-        }
-        let version = Version { source: source.clone(), digest: Some(rendered.digest.clone()) };
-        self.forget_judge();
-        let (error, message) = match verdict {
-            Verdict::Load(message) => (ConfigError::Load, message),
-            Verdict::Validate(message) => (ConfigError::Validate, message),
-            Verdict::Valid(_) | Verdict::Inconclusive(_) | Verdict::NotItsFault(_) => return,
-        };
-        self.reject(&version, error, &message);
-    }
-
     /// The candidate may run.
     pub(super) fn accepted(&mut self, rendered: Rendered) {
         self.set_change_stage(Stage::Gate(Box::new(rendered)));
         let source = self.change.as_ref().and_then(|change| change.source.clone());
-        let is_held = |source: &&Source| self.records().bad.iter().any(|bad| candidate::is_of_name(bad, source));
+        let is_held = |source: &&Source| self.records().bad.iter().any(|bad| bad.is_of_name(source));
         if let Some(source) = source.as_ref().filter(is_held) {
-            self.writer.learn(|records| candidate::admitted(records, source));
+            self.writer.learn(|records| records.bad.admit(source));
             self.writer.write_soon(); // it is told so meanwhile
         }
         self.wait_of(source.as_ref());

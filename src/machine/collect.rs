@@ -29,7 +29,7 @@ impl State {
             sources.extend(source.cloned());
             digests.insert(digest.clone());
         }
-        self.launch.forget_collected(&digests);
+        self.versions.keep_known(&digests);
         self.effects.push(Effect::Store(StoreRequest::Collect(sources, digests)));
     }
 

@@ -3,94 +3,21 @@
 //! pinned · assigned, if it is last known good or on trial · last known good · earlier proven ones · what was last known good
 //! before a reset, if the local files have failed since · local
 
-use std::collections::BTreeMap;
-
-use super::limits;
-use super::model::{ConfigError, KubeletId, Moment};
-use super::records::{BadReason, BadVersion, Records, Version};
-use kubelet_config::digest::Digest;
-
-/// A version that could not be used, and until when it is not tried again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unusable {
-    pub(super) error: ConfigError,
-    pub(super) why: String,
-    pub(super) until: Moment,
-    pub(super) failures: u32,
-}
-
-/// Versions that cannot be used for now. Versions of one content share their fate.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct UnusableVersions(BTreeMap<String, Unusable>);
-
-fn key(version: &Version) -> String {
-    let source = &version.source;
-    version.digest.as_ref().map_or_else(
-        || format!("{}/{}/{}", source.uid, source.resource_version, source.reference.kubelet_config_key),
-        |digest| digest.0.clone(),
-    )
-}
-
-impl UnusableVersions {
-    pub(super) fn get(&self, version: &Version) -> Option<&Unusable> {
-        self.0.get(&key(version))
-    }
-
-    /// So many are remembered; the one that is tried again first goes.
-    pub(super) fn insert(&mut self, version: &Version, unusable: Unusable) {
-        self.0.insert(key(version), unusable);
-        if self.0.len() > limits::UNUSABLE_KEPT {
-            let first = self.0.iter().min_by_key(|(_, unusable)| unusable.until).map(|(key, _)| key.clone());
-            first.map(|key| self.0.remove(&key));
-        }
-    }
-
-    pub(super) fn remove(&mut self, version: &Version) {
-        self.0.remove(&key(version));
-    }
-
-    /// It could be read, too late for whoever asked: it is worth a try.
-    pub(super) fn could_be_read(&mut self, version: &Version, now: Moment) {
-        self.0.entry(key(version)).and_modify(|unusable| unusable.until = now);
-    }
-
-    /// What is stored of this content is whole, and no longer damaged. A disk that gave no answer may give none again.
-    pub(super) fn is_whole(&mut self, content: &Digest, now: Moment) {
-        let damaged = self.0.get_mut(&content.0).filter(|unusable| unusable.error == ConfigError::Load);
-        if let Some(unusable) = damaged {
-            unusable.until = unusable.until.min(now);
-        }
-    }
-
-    pub(super) fn is_usable(&self, version: &Version, now: Moment) -> bool {
-        self.get(version).is_none_or(|unusable| now >= unusable.until)
-    }
-
-    /// True if one may be usable, but cannot be read for now.
-    pub(super) fn is_any_unread(&self, now: Moment) -> bool {
-        self.0.values().any(|unusable| unusable.error == ConfigError::Internal && now < unusable.until)
-    }
-
-    /// The next moments at which one is tried again.
-    pub(super) fn deadlines(&self) -> impl Iterator<Item = Moment> + '_ {
-        self.0.values().map(|unusable| unusable.until)
-    }
-}
+use super::model::{KubeletId, Moment};
+use super::records::{Records, Version};
+use super::versions::{Versions, is_same};
 
 /// What is to run now; `None` is the local configuration.
-pub(super) fn desired(
-    records: &Records,
-    kubelet: &KubeletId,
-    unusable: &UnusableVersions,
-    now: Moment,
-) -> Option<Version> {
-    let may_run = |version: &Version| unusable.is_usable(version, now) && refusal(records, kubelet, version).is_none();
+pub(super) fn desired(records: &Records, kubelet: &KubeletId, versions: &Versions, now: Moment) -> Option<Version> {
+    let may_run =
+        |version: &Version| versions.is_usable(version, now) && records.bad.refusal(version, kubelet).is_none();
     rungs(records, kubelet).into_iter().find(|rung| rung.is_none_or(may_run)).flatten().cloned()
 }
 
 /// The rungs from the top; the last is the local configuration.
 fn rungs<'a>(records: &'a Records, kubelet: &KubeletId) -> Vec<Option<&'a Version>> {
     let proven = records.last_known_good.as_ref();
+    let has_failed = |version: &Version| records.bad.against(version, [kubelet]).is_some();
     let mut rungs = Vec::new();
     match (&records.pin, &records.assigned) {
         (Some(pin), _) => rungs.push(pin.version.as_ref()),
@@ -100,44 +27,27 @@ fn rungs<'a>(records: &'a Records, kubelet: &KubeletId) -> Vec<Option<&'a Versio
     if proven.is_some() {
         // What was proven once may have failed since; or before, with the binary that is there again.
         let all = proven.into_iter().chain(records.proven.iter().rev());
-        rungs.extend(all.filter(|version| !has_failed(records, kubelet, version)).map(Some));
+        rungs.extend(all.filter(|version| !has_failed(version)).map(Some));
     }
-    rungs.extend(records.in_place_of_local().filter(|version| !has_failed(records, kubelet, version)).map(Some));
+    rungs.extend(records.in_place_of_local().filter(|version| !has_failed(version)).map(Some));
     rungs.push(None);
     rungs
 }
 
-/// Why this kubelet binary does not take a version, if it was asked and refused.
-pub(super) fn refusal<'a>(records: &'a Records, kubelet: &KubeletId, version: &Version) -> Option<&'a BadVersion> {
-    // Of a name whose content is not known yet, only what was refused by it: its content may be another one.
-    let is_it = |bad: &&BadVersion| bad.digest == version.digest && bad.holds(version, kubelet);
-    records.bad.iter().rev().filter(|bad| bad.reason == BadReason::Rejected).find(is_it)
-}
-
-fn has_failed(records: &Records, kubelet: &KubeletId, version: &Version) -> bool {
-    records.bad.iter().any(|bad| bad.holds(version, kubelet))
-}
-
 /// True if it is last known good, or has to prove itself now.
 fn may_run(records: &Records, kubelet: &KubeletId, assigned: &Version) -> bool {
-    is_same(Some(assigned), records.last_known_good.as_ref()) && !has_failed(records, kubelet, assigned)
+    is_same(Some(assigned), records.last_known_good.as_ref()) && records.bad.against(assigned, [kubelet]).is_none()
         || records.phase.trial().is_some_and(|attempt| attempt.version == *assigned)
-}
-
-/// True if two versions are known to have one content. A name says nothing of it: what the name stands for may be another
-/// content by now. A version without a known content is the same as itself alone.
-pub(super) fn is_same(one: Option<&Version>, other: Option<&Version>) -> bool {
-    let content = one.and_then(|version| version.digest.as_ref());
-    one == other || content.is_some() && content == other.and_then(|version| version.digest.as_ref())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::machine::evidence::Failure;
-    use crate::machine::records::{Attempt, Phase, Pin};
+    use crate::machine::limits;
+    use crate::machine::model::{ConfigError, later};
+    use crate::machine::records::{Attempt, BadReason, BadVersion, Phase, Pin};
+    use kubelet_config::digest::Digest;
     use kubelet_config::source::{ConfigMapRef, Source};
 
     fn version(name: &str, content: &str) -> Version {
@@ -176,22 +86,15 @@ mod tests {
     }
 
     fn run(records: &Records, broken: &[&str]) -> String {
-        let mut unusable = UnusableVersions::default();
+        let (start, mut versions) = (Moment::default(), Versions::default());
         for name in broken {
-            let until = Moment { boot: Duration::from_secs(9), wall_nanos: 0 };
-            let broken = Unusable { error: ConfigError::Load, why: String::new(), until, failures: 0 };
-            unusable.insert(&version(name, name), broken);
+            versions.cannot_use(&version(name, name), ConfigError::Load, "", start);
         }
-        let now = |second| Moment { boot: Duration::from_secs(second), wall_nanos: 0 };
+        let over = later(start, limits::RUNG_RETRY_FIRST);
         let kubelet = KubeletId("k".into());
-        let desired = |records: &Records, unusable: &UnusableVersions, now| desired(records, &kubelet, unusable, now);
-        let all = records.clone();
-        assert_eq!(
-            desired(&all, &unusable, now(9)),
-            desired(&all, &UnusableVersions::default(), now(0)),
-            "not for ever"
-        );
-        desired(records, &unusable, now(8)).map_or("local".to_owned(), |it| it.source.reference.name)
+        let desired = |versions: &Versions, now| desired(records, &kubelet, versions, now);
+        assert_eq!(desired(&versions, over), desired(&Versions::default(), start), "not for ever");
+        desired(&versions, start).map_or("local".to_owned(), |it| it.source.reference.name)
     }
 
     #[test]
@@ -215,7 +118,7 @@ mod tests {
         let failed = |kubelet: KubeletId| {
             let reason = BadReason::Failed(Failure::Operator);
             let bad = BadVersion { kubelet, reason, ..bad_version("old") };
-            run(&Records { bad: vec![bad], ..records() }, &["good"])
+            run(&Records { bad: vec![bad].into(), ..records() }, &["good"])
         };
         assert_eq!(failed(KubeletId::ANY), "older", "given up while no supervisor ran");
         assert_eq!(failed(KubeletId("another".into())), "old");

@@ -1,16 +1,12 @@
 //! The next start: what is desired is loaded and, where that is open, judged, while the kubelet still runs; it is stopped
 //! only for content that is there and is another.
 
-use std::collections::BTreeSet;
-
 use super::asks::Asker;
-use super::io::{Afterwards, Effect, Ticket};
-use super::ladder::{Unusable, UnusableVersions, desired, is_same, refusal};
-use super::model::{ConfigError, KubeletId, LoadTarget, Moment, RenderError, Rendered, Verdict, later};
+use super::io::Afterwards;
+use super::ladder::desired;
+use super::model::{ConfigError, KubeletId, RenderError, Rendered, Verdict, later};
 use super::records::{BadVersion, Records, Started, Version};
 use super::{Counter, Kubelet, Level, State, events, limits};
-use kubelet_config::digest::Digest;
-use kubelet_config::duration;
 
 mod start;
 
@@ -18,36 +14,10 @@ mod start;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Launch {
     next: Option<Next>,
-    unusable: UnusableVersions,
-    /// What was given up because the store did not answer, each version with its latest question; none is the local configuration.
-    late: Vec<(Ticket, Option<Version>)>,
-    /// Contents that could not be judged and are tried all the same: asking again would only lengthen the outage.
-    inconclusive: Vec<(Digest, KubeletId)>,
-    /// Content of the local files, as they were last read.
-    local: Option<Digest>,
-    learning: Learning,
-    /// Questions for that in a row without an answer.
-    unanswered: u32,
     /// The kubelet's state files are in order for this policy ...
     policy: Option<String>,
     /// ... or are being put in order for that one.
     swapping: Option<String>,
-    /// What was loaded in this life, to be started or too late for that, the latest first: where it lies is known.
-    known: Vec<(Version, Rendered)>,
-}
-
-/// The content of what we would fall back to: of last known good, where native recorded its name alone, or of the
-/// node's local files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Learning {
-    #[default]
-    Open,
-    /// With what was asked for: none is the local configuration.
-    Asked(Option<Version>),
-    /// The store gave no answer: what is not known is not waited for, but asked for again then.
-    Later(Moment),
-    /// Known, or not to be known.
-    Done,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,94 +41,6 @@ enum Stage {
 }
 
 impl Launch {
-    /// Nothing can be loaded: what is on record is all there is to know.
-    pub(super) fn offline() -> Self {
-        Self { learning: Learning::Done, ..Self::default() }
-    }
-
-    /// Why a version does not run although it is to.
-    pub(super) fn unusable(&self, version: &Version) -> Option<&Unusable> {
-        self.unusable.get(version)
-    }
-
-    /// True if the content of what we would fall back to is not known yet, and may become known.
-    pub(super) fn is_learning(&self, records: &Records) -> bool {
-        let is_awaited = matches!(self.learning, Learning::Open | Learning::Asked(_)) && self.unanswered == 0;
-        self.is_unknown(records) && is_awaited
-    }
-
-    fn is_unknown(&self, records: &Records) -> bool {
-        match &records.last_known_good {
-            Some(version) => version.digest.is_none(),
-            None => self.local.is_none() && records.phase.attempt().is_some(),
-        }
-    }
-
-    /// What they were read as says nothing of what they are by now.
-    pub(super) fn forget_local(&mut self) {
-        (self.local, self.learning) = (None, Learning::Open);
-    }
-
-    /// They are written: what comes late of them may be of before or after that.
-    pub(super) fn local_written(&mut self) {
-        self.late.retain(|(_, version)| version.is_some());
-        self.forget_local();
-    }
-
-    /// Content of the local files, if they were read.
-    pub(super) fn local(&self) -> Option<&Digest> {
-        self.local.as_ref()
-    }
-
-    /// True if this kubelet binary was asked about the content before, and gave no verdict.
-    pub(super) fn is_inconclusive(&self, digest: &Digest, id: &KubeletId) -> bool {
-        self.inconclusive.iter().any(|(known, of)| known == digest && of == id)
-    }
-
-    pub(super) fn note_inconclusive(&mut self, digest: Digest, id: KubeletId) {
-        self.inconclusive.truncate(limits::BAD_VERSIONS);
-        self.inconclusive.insert(0, (digest, id));
-    }
-
-    fn note_late(&mut self, ticket: Ticket, version: Option<Version>) {
-        self.late.retain(|(_, late)| *late != version);
-        self.late.insert(0, (ticket, version));
-        self.late.truncate(limits::UNUSABLE_KEPT);
-    }
-
-    /// What a late answer was asked for.
-    fn take_late(&mut self, ticket: Ticket) -> Option<(Ticket, Option<Version>)> {
-        let known = self.late.iter().position(|(of, _)| *of == ticket)?;
-        Some(self.late.swap_remove(known))
-    }
-
-    /// What lies there was verified, or written again.
-    pub(super) fn is_whole(&mut self, content: &Digest, now: Moment) {
-        self.unusable.is_whole(content, now);
-    }
-
-    /// It was saved anew, or somebody wants it tried again.
-    pub(super) fn usable_again(&mut self, version: &Version) {
-        self.unusable.remove(version);
-    }
-
-    /// It was verified just now. Where the store does not answer in time, this is what is started.
-    pub(super) fn note_known(&mut self, version: Version, rendered: Rendered) {
-        self.forget_known(&version);
-        self.known.insert(0, (version, rendered));
-        self.known.truncate(limits::KNOWN_KEPT);
-    }
-
-    /// Of what else was known nothing is left on the disk.
-    pub(super) fn forget_collected(&mut self, kept: &BTreeSet<Digest>) {
-        self.known.retain(|(_, rendered)| kept.contains(&rendered.digest));
-    }
-
-    /// What lies there is damaged.
-    fn forget_known(&mut self, version: &Version) {
-        self.known.retain(|(known, _)| !is_same(Some(known), Some(version)));
-    }
-
     /// A kubelet ended before it was ready: it may be for its state files, which are looked at anew.
     pub(super) fn forget_state_files(&mut self) {
         self.policy = None;
@@ -183,13 +65,6 @@ impl Launch {
     pub(super) fn is_idle(&self) -> bool {
         self.next.is_none()
     }
-
-    pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {
-        due.extend(self.unusable.deadlines().filter(|at| *at > now));
-        if let Learning::Later(at) = self.learning {
-            due.push(at);
-        }
-    }
 }
 
 impl State {
@@ -200,49 +75,7 @@ impl State {
 
     /// What would run with these records.
     pub(super) fn desired_with(&self, records: &Records) -> Option<Version> {
-        desired(records, self.process.current_kubelet(), &self.launch.unusable, self.now)
-    }
-
-    /// Before anything is held against a version it must be known that it is not last known good under another name.
-    pub(super) fn tick_learning(&mut self) {
-        if !self.launch.is_unknown(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
-            return;
-        }
-        let is_due = match self.launch.learning {
-            Learning::Open => true,
-            Learning::Later(at) => self.now >= at,
-            Learning::Asked(_) | Learning::Done => false,
-        };
-        if is_due {
-            let proven = self.records().last_known_good.clone();
-            let source = proven.as_ref().map(|version| version.source.clone());
-            let target = source.map_or(LoadTarget::Local, LoadTarget::Source);
-            self.ask_load(Asker::Learning, target, limits::LOAD_DEADLINE);
-            self.launch.learning = Learning::Asked(proven);
-        }
-    }
-
-    /// The answer to that.
-    pub(super) fn learned(&mut self, result: Result<Rendered, RenderError>) {
-        let Learning::Asked(version) = self.launch.learning.clone() else { return };
-        if version != self.records().last_known_good {
-            self.launch.learning = Learning::Open; // it is another one by now
-            return;
-        }
-        self.launch.learning = Learning::Done;
-        if !matches!(result, Err(RenderError::NoAnswer(_))) {
-            self.launch.unanswered = 0;
-        }
-        match (result, version) {
-            (Ok(rendered), Some(version)) => drop(self.learn_content(version, &rendered.digest)),
-            (Ok(rendered), None) => self.launch.local = Some(rendered.digest),
-            (Err(RenderError::NoAnswer(_)), _) => {
-                let pause = duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.launch.unanswered);
-                self.launch.unanswered = self.launch.unanswered.saturating_add(1);
-                self.launch.learning = Learning::Later(later(self.now, pause));
-            }
-            (Err(_), _) => {}
-        }
+        desired(records, self.process.current_kubelet(), &self.versions, self.now)
     }
 
     /// The kubelet that a worker before us left, where it is known what it was started with. It is gone on with first, whatever
@@ -304,7 +137,7 @@ impl State {
         }
         let content = match desired {
             Some(version) => version.digest.as_ref(),
-            None => self.launch.local.as_ref(),
+            None => self.fallback.local(),
         };
         let equal = content.is_some() && content == running.digest.as_ref();
         if equal {
@@ -325,7 +158,7 @@ impl State {
 
     /// While there is no kubelet, the start that is prepared is not put off for a version that could not be used before.
     fn is_better_left(&self, desired: &Option<Version>) -> bool {
-        let failed = desired.as_ref().is_some_and(|version| self.launch.unusable.get(version).is_some());
+        let failed = desired.as_ref().is_some_and(|version| self.versions.unusable(version).is_some());
         failed && !self.launch.is_idle() && matches!(self.process.kubelet(), Kubelet::Waiting { .. })
     }
 
@@ -351,14 +184,12 @@ impl State {
     }
 
     /// The store gave no answer to a load: that does not keep the kubelet down.
-    fn next_unanswered(&mut self, ticket: Ticket, version: Option<&Version>, why: &str) {
-        self.launch.note_late(ticket, version.cloned());
-        let known = self.launch.known.iter().find(|(known, _)| is_same(Some(known), version)).cloned();
-        match (known, version) {
+    fn next_unanswered(&mut self, version: Option<&Version>, why: &str) {
+        match (self.versions.known(version), version) {
             // It was verified before in this life, and its path is known.
-            (Some((_, rendered)), _) => {
+            (Some(rendered), _) => {
                 self.ask_policy(); // once it runs
-                self.next_loaded(ticket, Ok(rendered));
+                self.next_loaded(Ok(rendered));
             }
             (None, Some(version)) => self.cannot_use(version, ConfigError::Internal, why),
             (None, None) => {
@@ -368,38 +199,32 @@ impl State {
         }
     }
 
-    /// The store gave what was not waited for any more: the next start need not wait for it. Of the local files it is what the kubelet
+    /// The store gave what nobody waits for any more: the next start need not wait for it. Of the local files it is what the kubelet
     /// was started with.
-    pub(super) fn loaded_late(&mut self, ticket: Ticket, rendered: &Rendered) {
-        match self.launch.take_late(ticket) {
-            None => {}
-            Some((_, Some(version))) => {
-                self.launch.unusable.could_be_read(&version, self.now);
-                self.launch.note_known(version, rendered.clone());
+    pub(super) fn loaded_late(&mut self, version: Option<Version>, rendered: Rendered) {
+        if let Some(version) = version {
+            return self.versions.could_be_read(version, rendered, self.now);
+        }
+        self.fallback.note_local(rendered.digest.clone());
+        match &mut self.launch.next {
+            Some(Next { version: None, stage: Stage::Ready(unread @ None), .. }) => {
+                *unread = Some(Box::new(rendered)); // it waits for its start
             }
-            Some((_, None)) => {
-                self.launch.local = Some(rendered.digest.clone());
-                match &mut self.launch.next {
-                    Some(Next { version: None, stage: Stage::Ready(unread @ None), .. }) => {
-                        *unread = Some(Box::new(rendered.clone())); // it waits for its start
-                    }
-                    _ if self.process.learn(rendered) => self.note_run(),
-                    _ => {}
-                }
-            }
+            _ if self.process.learn(&rendered) => self.note_run(),
+            _ => {}
         }
     }
 
     /// The answer to a load.
-    pub(super) fn next_loaded(&mut self, ticket: Ticket, result: Result<Rendered, RenderError>) {
+    pub(super) fn next_loaded(&mut self, result: Result<Rendered, RenderError>) {
         let Some(Next { version, stage: Stage::Loading, .. }) = self.launch.next.clone() else { return };
         match (version, result) {
-            (version, Err(RenderError::NoAnswer(why))) => self.next_unanswered(ticket, version.as_ref(), &why),
+            (version, Err(RenderError::NoAnswer(why))) => self.next_unanswered(version.as_ref(), &why),
             (None, Ok(rendered)) => {
                 for note in &rendered.notes {
                     self.log(Level::Info, format!("the local configuration: {note}"));
                 }
-                self.launch.local = Some(rendered.digest.clone());
+                self.fallback.note_local(rendered.digest.clone());
                 self.set_stage(Stage::Ready(Some(Box::new(rendered))));
             }
             (None, Err(error)) => {
@@ -436,7 +261,7 @@ impl State {
                     RenderError::Policy(_) => ConfigError::Validate,
                 };
                 if matches!(error, RenderError::Checkpoint(_)) {
-                    self.launch.forget_known(&version);
+                    self.versions.forget_known(&version);
                     if self.records().assigned.as_ref() == Some(&version) {
                         self.download_again();
                     }
@@ -449,10 +274,7 @@ impl State {
     fn preflight_next(&mut self, rendered: Rendered) {
         // There is one preflight at a time and the start goes first; the change is found again.
         self.drop_change();
-        let judged = rendered.clone();
-        self.ask(Asker::Start, limits::LAUNCH_PREFLIGHT_DEADLINE, |ticket| {
-            Effect::Preflight(ticket, judged, Afterwards::Ends)
-        });
+        self.ask_verdict(Asker::Start, &rendered, Afterwards::Ends, limits::LAUNCH_PREFLIGHT_DEADLINE);
         self.set_stage(Stage::Preflight(Box::new(rendered), self.process.kubelet_id().clone()));
     }
 
@@ -477,7 +299,7 @@ impl State {
             // Something has to be started; the trial, or the next rung, decides.
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
                 self.log(Level::Warn, format!("the preflight of {version} gave no verdict: {why}"));
-                self.note_inconclusive(&rendered.digest);
+                self.note_unjudged(&rendered.digest);
                 self.set_stage(Stage::Ready(Some(rendered)));
             }
         }
@@ -486,7 +308,7 @@ impl State {
     /// The kubelet (another binary than the one it was proven with) refuses it now.
     fn refused(&mut self, version: &Version, error: ConfigError, message: &str) {
         let is_known = |bad: &BadVersion| bad.detail == message;
-        if !refusal(self.records(), self.process.kubelet_id(), version).is_some_and(is_known) {
+        if !self.records().bad.refusal(version, self.process.kubelet_id()).is_some_and(is_known) {
             self.emit(events::rejected(&version.source, message));
             self.refuse_at_start(version, error, message);
         }
@@ -500,11 +322,7 @@ impl State {
 
     /// One rung down, until a time.
     fn cannot_use(&mut self, version: &Version, error: ConfigError, why: &str) {
-        let failures = self.launch.unusable.get(version).map_or(0, |before| before.failures + 1);
-        let pause = duration::backoff(limits::RUNG_RETRY_FIRST, limits::RUNG_RETRY_MAX, failures);
-        let first = self.launch.unusable.get(version).is_none_or(|before| before.why != why);
-        let unusable = Unusable { error, why: why.to_owned(), until: later(self.now, pause), failures };
-        self.launch.unusable.insert(version, unusable);
+        let is_news = self.versions.cannot_use(version, error, why, self.now);
         self.launch.next = None;
         if self.is_former_kept() {
             return self.log(Level::Warn, format!("cannot use {version} yet: {why}; the kubelet goes on as it is"));
@@ -513,7 +331,7 @@ impl State {
         if off {
             self.end_trial_without_verdict();
         }
-        if first {
+        if is_news {
             let next = self.desired();
             let name = Version::name(next.as_ref());
             self.log(Level::Warn, format!("cannot use {version}: {why}; falling back to {name}"));
@@ -524,7 +342,7 @@ impl State {
     /// True while a kubelet runs that a worker before us left, and what it is to run with cannot be read for now: it is not ended
     /// for that.
     fn is_former_kept(&self) -> bool {
-        self.process.former().is_some() && self.launch.unusable.is_any_unread(self.now)
+        self.process.former().is_some() && self.versions.is_any_unread(self.now)
     }
 
     fn is_tried(&self, version: &Version) -> bool {

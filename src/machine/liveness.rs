@@ -24,9 +24,9 @@ use std::time::Duration;
 use super::asks::Asker;
 use super::evidence::{Environment, Failure, Query, Signal, Suspension};
 use super::io::{Effect, StoreRequest};
-use super::ladder::is_same;
 use super::model::{Moment, RenderError, Rendered, later};
 use super::records::{Phase, Version};
+use super::versions::is_same;
 use super::{Level, State, events, limits};
 use kubelet_config::duration;
 

@@ -51,7 +51,8 @@ impl State {
         let since = *self.local_files.touched.get_or_insert(self.now);
         let latest = later(since, limits::LOCAL_FILES_LATEST);
         self.local_files.due = Some(later(self.now, limits::LOCAL_FILES_DELAY).min(latest));
-        self.launch.local_written();
+        self.asks.forget_late_local();
+        self.forget_local();
         self.local_files.taken_up = None;
     }
 

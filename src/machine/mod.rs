@@ -26,6 +26,7 @@ mod boot;
 mod change;
 mod collect;
 mod drift;
+mod fallback;
 mod health;
 mod io;
 mod ladder;
@@ -48,7 +49,7 @@ mod state;
 mod stored;
 mod sync;
 mod trial;
-mod version;
+mod versions;
 
 pub use change::Waiting;
 pub use io::{Afterwards, Counter, Effect, FetchError, Input, Level, StoreOperation, StoreRequest, Ticket};

@@ -158,7 +158,7 @@ impl State {
             || self.process.is_leaving()
             || self.is_failure_pending()
             || self.is_change_imminent()
-            || self.is_verdict_awaited()
+            || self.asks.is_verdict_late(self.now)
             || !self.launch.is_idle()
             || self.writer.is_dirty() && self.writer.failure().is_none()
     }
@@ -192,8 +192,7 @@ impl State {
                 if let Some((result, why)) = refused {
                     return self.answer_request(result, &why);
                 }
-                let request = |ticket| Effect::Preflight(ticket, rendered, Afterwards::Ends);
-                self.ask(Asker::PreflightOnRequest, limits::PREFLIGHT_DEADLINE, request);
+                self.ask_verdict(Asker::PreflightOnRequest, &rendered, Afterwards::Ends, limits::PREFLIGHT_DEADLINE);
             }
             Err(RenderError::NoAnswer(why)) => self.put_off(&why),
             Err(RenderError::Load(why)) => self.answer_request(PreflightResult::Invalid, &why),

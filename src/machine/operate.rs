@@ -4,11 +4,11 @@ use super::command::{Command, Target};
 use super::events::{self, EventReason};
 use super::evidence::Failure;
 use super::io::Effect;
-use super::ladder::{is_same, refusal};
 use super::model::Moment;
 use super::proposal::{Execution, Proposal};
-use super::records::{BadVersion, ConfirmationWait, Phase, Pin, Records, Stored, Version};
+use super::records::{ConfirmationWait, Phase, Pin, Records, Stored, Version};
 use super::sync::AskedFor;
+use super::versions::is_same;
 use super::{Kubelet, State};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::Source;
@@ -137,7 +137,7 @@ impl State {
             }
         };
         // What the kubelet itself refuses cannot be made to run.
-        let refused = version.as_ref().and_then(|version| refusal(records, self.process.kubelet_id(), version));
+        let refused = version.as_ref().and_then(|version| records.bad.refusal(version, self.process.kubelet_id()));
         if let (Some(version), Some(bad)) = (&version, refused) {
             return Err(format!("{version} was refused, and would not start: {}", bad.detail));
         }
@@ -209,7 +209,7 @@ impl State {
         let proven = self.records().last_known_good.as_ref();
         let Some((records, version)) = self.rolled_back(Failure::Operator, REQUESTED) else {
             let fallen = self.active() != proven && !is_same(self.active(), proven);
-            let unusable = proven.filter(|_| fallen).and_then(|proven| self.launch.unusable(proven));
+            let unusable = proven.filter(|_| fallen).and_then(|proven| self.versions.unusable(proven));
             if let Some(why) = self.local_failure() {
                 return Err(format!("nothing is on trial: {why}"));
             }
@@ -251,7 +251,7 @@ impl State {
             }
             EventReason::Pinned | EventReason::Unpinned => {
                 if let Some(version) = &execution.about {
-                    self.launch.usable_again(version);
+                    self.versions.usable_again(version);
                 }
                 self.reconsider();
                 self.lose_health();
@@ -328,16 +328,12 @@ fn names(version: &str, source: &Source) -> bool {
 
 /// Forgets that a version failed; false if nothing was remembered.
 fn forget(records: &mut Records, version: &Version) -> bool {
-    let same = |bad: &BadVersion| bad.source == version.source || bad.digest.is_some() && bad.digest == version.digest;
-    let digests: Vec<_> = records.bad.iter().filter(|bad| same(bad)).filter_map(|bad| bad.digest.clone()).collect();
-    let before = records.bad.len();
-    // The same content may have failed under another name as well.
-    records.bad.retain(|bad| !same(bad) && bad.digest.as_ref().is_none_or(|digest| !digests.contains(digest)));
+    let was_bad = records.bad.forget(version);
     let waits = matches!(records.phase, Phase::RetryLater(..) | Phase::ControlTest(..));
     if waits {
         records.phase = Phase::Settled;
     }
-    records.bad.len() != before || waits
+    was_bad || waits
 }
 
 /// The records after a command for a supervisor that does not run: its next start obeys.
@@ -429,7 +425,7 @@ mod tests {
         assert_eq!(pinned(&tried), Some(Pin { version: Some(bad) }));
         let (failed, answer) = told(&tried, &Command::Rollback { to: Target::Lkg }).unwrap();
         assert!(answer.starts_with("going back to") && failed.phase == Phase::Settled, "{answer}");
-        let [mark] = failed.bad.as_slice() else { unreachable!("{:?}", failed.bad) };
+        let [mark] = &failed.bad[..] else { unreachable!("{:?}", failed.bad) };
         assert_eq!((&mark.kubelet, mark.error), (&KubeletId::ANY, ConfigError::Load));
         assert_eq!(mark.reason, BadReason::Failed(Failure::Operator));
         assert_eq!(pinned(&failed), Some(Pin { version: Some(good) }));
@@ -448,7 +444,7 @@ mod tests {
             acknowledged: BTreeSet::new(),
         };
         let mut records = Records {
-            bad: vec![state.bad(&version, BadReason::Rejected, ConfigError::Validate, "")],
+            bad: vec![state.bad(&version, BadReason::Rejected, ConfigError::Validate, "")].into(),
             assigned: Some(version),
             local_hazards: Some(hazards),
             ..Records::default()
@@ -466,7 +462,7 @@ mod tests {
         let version = version("x");
         let state = State::stopped(Records::default(), None, Moment::default());
         let bad = vec![state.bad(&version, BadReason::Rejected, ConfigError::Validate, "")];
-        let refused = Records { bad, assigned: Some(version), ..Records::default() };
+        let refused = Records { bad: bad.into(), assigned: Some(version), ..Records::default() };
         let (after, answer) = told(&refused, &Command::Retry).unwrap();
         assert!(after.bad.is_empty() && after.phase == Phase::Settled, "{after:?}");
         assert!(answer.ends_with("is tried again, once the next supervisor has seen it"), "{answer}");

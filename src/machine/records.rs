@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::evidence::{Baseline, FailedRun, Failure, Signal};
 use super::limits;
-use super::model::{ConfigError, KubeletId, Moment, RunId};
+use super::model::{KubeletId, Moment, RunId};
 use kubelet_config::digest::Digest;
 use kubelet_config::duration;
 use kubelet_config::hazard::HazardClass;
@@ -17,7 +17,7 @@ use kubelet_config::source::Source;
 pub use super::reset::Reset;
 pub use super::running::{RunningConfig, Started};
 pub use super::stored::{RecordFile, Stored};
-pub use super::version::Version;
+pub use super::versions::{BadReason, BadVersion, BadVersions, Version};
 
 /// The format of `state.json`. A file with another number is left alone.
 pub(super) const VERSION: u32 = 2;
@@ -35,7 +35,7 @@ pub struct Records {
     /// What was good when this node was last proven, and before each version that was tried since.
     pub good_signals: Baseline,
     /// Versions that failed or were refused, oldest first, bounded.
-    pub bad: Vec<BadVersion>,
+    pub bad: BadVersions,
     /// Contents that a kubelet binary found valid.
     pub accepted: Vec<(Digest, KubeletId)>,
     /// Versions that were last known good before, newest last.
@@ -113,11 +113,6 @@ impl Records {
         }
         serde_json::to_string_pretty(&File { version: VERSION, records: self }).unwrap_or_default()
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 /// What the assigned version is going through.
@@ -261,101 +256,6 @@ impl Attempt {
     #[must_use]
     pub(super) fn needs_confirmation(&self) -> bool {
         self.confirm_within.is_some() && !self.confirmed
-    }
-}
-
-/// A version that failed or was refused, and why. It is not started again until content or kubelet change, or somebody
-/// asks for it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct BadVersion {
-    /// The version.
-    pub source: Source,
-    /// Its content; empty when it could not be rendered, or when only this version of it was refused.
-    pub digest: Option<Digest>,
-    /// Where only its name was refused, for the pods that it would cost: the content that the name stood for. That is not weighed again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stood_for: Option<Digest>,
-    /// The kubelet binary it failed with.
-    pub kubelet: KubeletId,
-    /// Native's error.
-    pub error: ConfigError,
-    /// The kubelet's message, or what was observed.
-    pub detail: String,
-    /// How it failed.
-    pub reason: BadReason,
-    /// Wall clock, for people.
-    #[serde(default)]
-    pub time: String,
-    /// Version of the kubelet, if known.
-    #[serde(default)]
-    #[serde(rename = "version")]
-    pub kubelet_version: String,
-    /// The kubelet's last lines, without secrets.
-    #[serde(rename = "words", default, skip_serializing_if = "Vec::is_empty")]
-    pub log_tail: Vec<String>,
-    /// The node's policy refused it, which is asked again each time.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub by_policy: bool,
-}
-
-impl BadVersion {
-    /// True if it is about this content; or about this name, where the content is not known.
-    #[must_use]
-    pub fn is_about(&self, version: &Version) -> bool {
-        match (&self.digest, &version.digest) {
-            (Some(bad), Some(digest)) => bad == digest,
-            // What was refused by its name alone says nothing of a content.
-            (None, Some(_)) => false,
-            (_, None) => self.source == version.source,
-        }
-    }
-
-    /// The same, if it counts with this kubelet binary.
-    #[must_use]
-    pub fn holds(&self, version: &Version, kubelet: &KubeletId) -> bool {
-        let any = self.kubelet == KubeletId::ANY || *kubelet == KubeletId::ANY;
-        (any || self.kubelet == *kubelet) && self.is_about(version)
-    }
-}
-
-/// How a version came to be bad.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum BadReason {
-    /// It was refused before it ran.
-    Rejected,
-    /// It failed its trial.
-    Failed(Failure),
-}
-
-impl BadReason {
-    /// `rejected`, or the label of `rollbacks_total{reason}`.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Rejected => "rejected",
-            Self::Failed(failure) => failure.label(),
-        }
-    }
-}
-
-impl From<BadReason> for String {
-    fn from(reason: BadReason) -> Self {
-        reason.label().to_owned()
-    }
-}
-
-impl TryFrom<String> for BadReason {
-    type Error = String;
-
-    fn try_from(label: String) -> Result<Self, Self::Error> {
-        if label == Self::Rejected.label() {
-            return Ok(Self::Rejected);
-        }
-        let failure = Failure::all().find(|failure| failure.label() == label);
-        // A later supervisor may know more of them.
-        Ok(Self::Failed(failure.unwrap_or(Failure::Operator)))
     }
 }
 

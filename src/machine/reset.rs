@@ -10,10 +10,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::evidence::{Failure, Signal};
-use super::ladder::is_same;
 use super::model::{Moment, later};
 use super::proposal::Proposal;
 use super::records::{Phase, Records, RunningConfig, Version};
+use super::versions::is_same;
 use super::{Counter, Level, State, events, limits};
 
 /// The way back from a reset.
@@ -74,7 +74,7 @@ impl State {
 
     /// The local files, under whatever name.
     fn is_local(&self, config: &RunningConfig) -> bool {
-        config.version.is_none() || config.digest.is_some() && config.digest.as_ref() == self.launch.local()
+        config.version.is_none() || config.digest.is_some() && config.digest.as_ref() == self.fallback.local()
     }
 
     /// True while the local files are tried, under whatever name.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::model::{KubeletId, Rendered, RunId};
-use super::version::Version;
+use super::versions::Version;
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::FlagOverrides;
 use kubelet_config::policy::Signed;

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use super::asks::{Asker, Asks};
+use super::asks::{About, Answered, Asker, Asks};
 use super::boot::Reading;
 use super::change::{Change, ChangeTimes};
 use super::drift::Drift;
+use super::fallback::Fallback;
 use super::health::Health;
-use super::io::{Effect, Input, StoreRequest, Ticket, log};
-use super::ladder::{is_same, refusal};
+use super::io::{Afterwards, Effect, Input, StoreRequest, Ticket, log};
 use super::launch::Launch;
 use super::liveness::Liveness;
 use super::local_files::LocalFiles;
-use super::model::{ConfigError, KubeletId, LoadTarget, Moment};
+use super::model::{ConfigError, KubeletId, LoadTarget, Moment, Rendered};
 use super::on_request::OnRequest;
 use super::policy::Policy;
 use super::process::Process;
@@ -22,6 +22,7 @@ use super::records::{Phase, Records, RunningConfig, Version};
 use super::standby::Standby;
 use super::sync::ConfigSync;
 use super::trial::Trial;
+use super::versions::{Versions, is_same};
 use super::{Counter, Kubelet, Level, Run, Settings, events, limits};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::status::SyncError;
@@ -33,6 +34,10 @@ pub struct State {
     pub settings: Settings,
     /// The durable record.
     pub(super) writer: RecordWriter,
+    /// What is known of versions, beside the record.
+    pub(super) versions: Versions,
+    /// What would be gone back to.
+    pub(super) fallback: Fallback,
     pub(super) reading: Reading,
     /// What the API server asks for, or the local files.
     pub(super) sync: ConfigSync,
@@ -87,8 +92,12 @@ impl State {
 
     /// One that does not run: what is on record, and what the next one would start.
     pub(super) fn stopped(records: Records, read_only: Option<String>, now: Moment) -> Self {
-        let mut state =
-            Self { writer: RecordWriter::new(records, read_only), launch: Launch::offline(), now, ..Self::default() };
+        let mut state = Self {
+            writer: RecordWriter::new(records, read_only),
+            fallback: Fallback::offline(),
+            now,
+            ..Self::default()
+        };
         state.process = Process::stopped(state.desired());
         state
     }
@@ -96,25 +105,14 @@ impl State {
     /// Takes one step.
     pub fn step(&mut self, input: Input, now: Moment) -> Vec<Effect> {
         self.advance(now);
-        if let Input::Loaded(ticket, id, result) = &input {
+        if let Input::Loaded(_, id, _) = &input {
             self.process.note_kubelet(id.clone());
-            if let Ok(rendered) = result {
-                self.loaded_late(*ticket, rendered); // maybe nobody waits for it any more
-            }
         }
         match input.ticket().map(|ticket| self.asks.answered(ticket, self.now)) {
             None => self.note(input),
-            Some(Some(asker)) => {
-                if matches!((asker, &input), (Asker::Change, Input::PreflightDone(..))) {
-                    self.forget_judge();
-                }
-                self.answer(asker, input);
-            }
-            Some(None) => {
-                if let Input::PreflightDone(ticket, verdict) = input {
-                    self.late_verdict(ticket, verdict);
-                } // nobody waits for anything else
-            }
+            Some(Answered::InTime(asker)) => self.answer(asker, input),
+            Some(Answered::Late(about)) => self.learn_late(about, input),
+            Some(Answered::Unknown) => {}
         }
         while let Some((asker, answer)) = self.asks.unanswered(self.now) {
             self.answer(asker, answer);
@@ -190,8 +188,8 @@ impl State {
             (Asker::Drift, Input::Verified(_, found)) => self.verified(found),
             (Asker::Policy, Input::Loaded(_, _, result)) => self.policy_judged(result),
             (Asker::LocalFiles, Input::Loaded(_, _, result)) => self.local_files_read(result),
-            (Asker::Learning, Input::Loaded(_, _, result)) => self.learned(result),
-            (Asker::Start, Input::Loaded(ticket, _, result)) => self.next_loaded(ticket, result),
+            (Asker::Fallback, Input::Loaded(_, _, result)) => self.fallback_loaded(result),
+            (Asker::Start, Input::Loaded(_, _, result)) => self.next_loaded(result),
             (Asker::Start, Input::PreflightDone(_, verdict)) => self.next_verdict(verdict),
             (Asker::StateFiles, Input::StateFilesSwapped(_, result)) => self.state_files_swapped(result),
             (Asker::Change, Input::Saved(_, result)) => self.checkpoint_saved(result),
@@ -210,6 +208,17 @@ impl State {
             (Asker::Observed(_), Input::EnvironmentObserved(_, found)) => self.environment_observed(found),
             (Asker::Observed(_), Input::StreamsObserved(_, streams)) => self.streams_observed(streams),
             _ => {} // not what was asked for
+        }
+    }
+
+    /// An answer that nobody waits for any more: a fact about a version.
+    fn learn_late(&mut self, about: About, answer: Input) {
+        match (about, answer) {
+            (About::Content(version), Input::Loaded(_, _, Ok(rendered))) => self.loaded_late(version, rendered),
+            (About::Verdict(content, kubelet), Input::PreflightDone(_, verdict)) => {
+                self.versions.note_verdict(content, kubelet, &verdict);
+            }
+            _ => {}
         }
     }
 
@@ -233,7 +242,7 @@ impl State {
         self.tick_hung();
         self.tick_commands();
         self.tick_change();
-        self.tick_learning();
+        self.tick_fallback();
         self.tick_tries();
         self.tick_launch();
         self.tick_writer();
@@ -259,7 +268,8 @@ impl State {
         self.writer.deadlines(&mut due);
         self.sync.deadlines(self.now, &mut due);
         self.change_deadlines(&mut due);
-        self.launch.deadlines(self.now, &mut due);
+        self.versions.deadlines(self.now, &mut due);
+        self.fallback.deadlines(&mut due);
         self.drift.deadlines(&mut due);
         self.policy.deadlines(&mut due);
         self.on_request.deadlines(&mut due);
@@ -321,7 +331,26 @@ impl State {
 
     /// Has the store load this.
     pub(super) fn ask_load(&mut self, asker: Asker, target: LoadTarget, patience: Duration) {
+        let about = match &target {
+            LoadTarget::Local => Some(About::Content(None)),
+            LoadTarget::Source(source) => Some(About::Content(Some(Version::named(source.clone())))),
+            LoadTarget::Content(digest, source) => {
+                Some(About::Content(Some(Version { source: source.clone(), digest: Some(digest.clone()) })))
+            }
+            LoadTarget::DryRun(_) | LoadTarget::Unassigned(..) => None, // it cannot be started
+        };
         self.ask(asker, patience, |ticket| Effect::Store(StoreRequest::Load(ticket, target)));
+        if let Some(about) = about {
+            self.asks.note_about(asker, about);
+        }
+    }
+
+    /// Has the kubelet judge this.
+    pub(super) fn ask_verdict(&mut self, asker: Asker, judged: &Rendered, afterwards: Afterwards, patience: Duration) {
+        let about = About::Verdict(judged.digest.clone(), self.process.kubelet_id().clone());
+        let judged = judged.clone();
+        self.ask(asker, patience, |ticket| Effect::Preflight(ticket, judged, afterwards));
+        self.asks.note_about(asker, about);
     }
 
     /// True if the time has come to ask, and the question before is answered.
@@ -413,9 +442,9 @@ impl State {
         let records = self.records();
         let pinned = records.pin.as_ref().and_then(|pin| pin.version.as_ref());
         let cannot_run = |version: &Version| {
-            let refused = refusal(records, self.process.kubelet_id(), version);
+            let refused = records.bad.refusal(version, self.process.kubelet_id());
             let refused = refused.map(|bad| (bad.error, bad.detail.clone()));
-            refused.or_else(|| self.launch.unusable(version).map(|it| (it.error, it.why.clone())))
+            refused.or_else(|| self.versions.unusable(version).map(|it| (it.error, it.why.clone())))
         };
         if let Some(error) = pinned.and_then(cannot_run) {
             return Some(error);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::evidence::{Signal, Suspension};
-use super::ladder::is_same;
 use super::records::{BadReason, Phase, Version};
+use super::versions::is_same;
 use super::{Kubelet, State};
 use kubelet_config::duration::GoDuration;
 use kubelet_config::policy::PolicyState;

@@ -5,14 +5,13 @@ use std::time::Duration;
 use super::asks::{Asker, Observation};
 use super::evidence::{Baseline, FailedRun, Failure, FailureFamily, Query, Signal, Suspension};
 use super::io::Effect;
-use super::ladder::is_same;
 use super::model::{Moment, later};
 use super::proposal::Proposal;
 use super::records::{Attempt, Phase, Records, Version};
+use super::versions::is_same;
 use super::{Kubelet, Level, Run, State, events, limits};
 use crate::kubelet_log;
 
-mod bad_versions;
 mod confirm;
 mod control_test;
 mod failing;
@@ -324,7 +323,7 @@ impl State {
 
     /// True unless it is known that there is nothing else to go back to.
     fn must_be_confirmed(&self, attempt: &Attempt) -> bool {
-        attempt.needs_confirmation() && (self.is_judged() || self.launch.is_learning(self.records()))
+        attempt.needs_confirmation() && (self.is_judged() || self.fallback.is_awaited(self.records()))
     }
 
     /// What runs is last known good from now on.
@@ -341,9 +340,7 @@ impl State {
         (records.phase, records.reset) = (Phase::Settled, None);
         records.raise_sequence(attempt.signed.as_ref());
         records.good_signals = self.good_signals(attempt.baseline.as_ref());
-        // What is proven with this binary did not fail with it, whatever was said of it under another name.
-        let kubelet = self.process.started_kubelet();
-        records.bad.retain(|bad| !bad.holds(&attempt.version, kubelet));
+        records.bad.proven(&attempt.version, self.process.started_kubelet());
         keep_proven(&mut records.proven, before, &attempt.version);
     }
 

@@ -489,6 +489,19 @@ fn a_verdict_that_comes_late_counts_while_the_change_waits() {
     assert_eq!(node.active(), "a");
 }
 
+/// The verdict is of the content and the binary, and not of the change that asked for it.
+#[test]
+fn a_verdict_that_comes_late_counts_for_the_change_that_begins_anew() {
+    let mut node = under_pressure();
+    node.refuse("b").preflight_answers = false;
+    node.assign("b").pass(150);
+    node.obey(Command::Freeze).end_preflight();
+    assert!(!node.is_bad("b"), "nothing is judged while changes are held");
+    node.obey(Command::Thaw).pass(5);
+    assert!(node.is_bad("b") && node.active() == "a", "{:?}", node.events());
+    assert_eq!(node.preflights, ["a", "b"], "it was asked for once");
+}
+
 /// What was sick before cannot be held against a version, and does not prove it: the condition says what is missing.
 #[test]
 fn a_trial_whose_clock_stands_still_says_for_what() {

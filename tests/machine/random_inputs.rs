@@ -17,7 +17,7 @@ use kubelet_supervisor::machine::Settings;
 use kubelet_supervisor::machine::evidence::Failure;
 use kubelet_supervisor::machine::model::{ConfigError, KubeletId};
 use kubelet_supervisor::machine::records::{
-    Attempt, BadReason, BadVersion, Phase, Pin, RecordFile, Records, Stored, Version,
+    Attempt, BadReason, BadVersion, BadVersions, Phase, Pin, RecordFile, Records, Stored, Version,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -158,7 +158,7 @@ fn records() -> impl Strategy<Value = Records> {
                 proven: proven.clone(),
                 pin: pin.clone().map(|version| Pin { version }),
                 frozen,
-                bad: bad.filter(|bad| !good.contains(&content(&bad.source))).collect(),
+                bad: bad.filter(|bad| !good.contains(&content(&bad.source))).collect::<Vec<_>>().into(),
                 ..Records::default()
             }
         })
@@ -199,7 +199,7 @@ fn stored() -> impl Strategy<Value = Stored> {
             if let RecordFile::Read(records) = &mut state
                 && meta_changed
             {
-                records.bad.clear(); // somebody else knows better
+                records.bad = BadVersions::default(); // somebody else knows better
             }
             Stored { state, assigned, last_known_good, meta_changed }
         },

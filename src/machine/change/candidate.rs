@@ -3,10 +3,10 @@
 
 use crate::machine::evidence::tells_of_contact;
 use crate::machine::io::Effect;
-use crate::machine::ladder::is_same;
 use crate::machine::model::{ConfigError, Rendered};
 use crate::machine::proposal::Proposal;
-use crate::machine::records::{Attempt, BadReason, BadVersion, ConfirmationWait, Phase, Records, Version};
+use crate::machine::records::{Attempt, BadReason, BadVersion, ConfirmationWait, Phase, Version};
+use crate::machine::versions::is_same;
 use crate::machine::{Counter, Level, State, events};
 use kubelet_config::digest::Digest;
 use kubelet_config::hazard::{Acknowledged, HazardClass};
@@ -42,7 +42,7 @@ impl State {
                     .to_owned(),
             );
         }
-        if let Some(unusable) = self.launch.unusable(&version).filter(|unusable| self.now < unusable.until) {
+        if let Some(unusable) = self.versions.unusable(&version).filter(|unusable| self.now < unusable.until) {
             let (why, until) = (unusable.why.clone(), unusable.until);
             return self.put_off_change(why, until);
         }
@@ -63,6 +63,9 @@ impl State {
             if let Some(bad) = bad {
                 return self.reject_as(BadVersion { source: known.source, digest: known.digest, ..bad });
             }
+        }
+        if let Some((error, message)) = self.refused_late(&rendered.digest) {
+            return self.reject(&version, error, &message);
         }
         if let Some(why) = self.refused_field_problems(&rendered) {
             // Not against its content, which is the same once a field stands no longer twice.
@@ -131,7 +134,7 @@ impl State {
         if proven {
             records.raise_sequence(rendered.admission.signed.as_ref());
         }
-        admitted(&mut records, &version.source);
+        records.bad.admit(&version.source);
         records.assigned = Some(version.clone());
         if self.running().digest.as_ref() == Some(&rendered.digest) {
             self.process.set_shadowed(rendered.shadowed);
@@ -178,10 +181,10 @@ impl State {
         if proven {
             records.raise_sequence(rendered.admission.signed.as_ref());
         }
-        admitted(&mut records, &version.source);
+        records.bad.admit(&version.source);
         records.phase = if proven { Phase::Settled } else { Phase::Trial(attempt) };
         records.assigned = Some(version.clone());
-        self.launch.note_known(version, rendered.clone()); // what was prepared is what starts
+        self.versions.note_known(version, rendered.clone()); // what was prepared is what starts
         self.propose_change(records, Proposal::Switch);
     }
 
@@ -208,7 +211,8 @@ impl State {
         if self.bad_version(&version).is_some_and(is_known) && assigned == Some(&version.source) && !waits {
             return self.end_change(&version.source);
         }
-        let mut records = self.with_bad_version(bad);
+        let mut records = self.records().clone();
+        records.bad.add(bad);
         records.assigned = Some(version.clone());
         let is_tested = matches!(records.phase, Phase::ControlTest(..));
         match records.phase.attempt_mut().filter(|attempt| is_same(Some(&attempt.version), Some(&version))) {
@@ -253,7 +257,7 @@ impl State {
                     self.liveness.forget_restarts();
                 }
                 // The way back may lead there: a file that says the same as the version is nothing to go back to.
-                self.launch.forget_local();
+                self.forget_local();
             }
             (Proposal::Reset, _) => self.forget_wait(),
             _ => {}
@@ -263,16 +267,6 @@ impl State {
         }
         self.collect();
     }
-}
-
-/// What was said of its name before does not hold any more.
-pub(super) fn admitted(records: &mut Records, source: &Source) {
-    records.bad.retain(|bad| !is_of_name(bad, source));
-}
-
-/// True if it was said of this name, and of no content.
-pub(super) fn is_of_name(bad: &BadVersion, source: &Source) -> bool {
-    bad.source == *source && (bad.digest.is_none() || bad.by_policy)
 }
 
 /// The ConfigMap says that pods may go.

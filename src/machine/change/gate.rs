@@ -2,6 +2,7 @@
 //!
 //! | what is so | does not apply to | the change waits |
 //! |---|---|---|
+//! | the kubelet refuses it, and said so after its time | a reset | no longer: it is rejected |
 //! | the turn of this node is still to come (`spread.rs`) | a reset | until then |
 //! | the Node is under pressure | the way back; where what runs is unproven; a change of what may end it | for as long as that lasts |
 //! | any restart would cost pods | the way back, a reset, local files; what is acknowledged | for as long as that lasts |
@@ -29,6 +30,7 @@ use super::{Change, Stage};
 use crate::machine::asks::Observation;
 use crate::machine::evidence::{Baseline, Hold, NodePressure, Query, Signal};
 use crate::machine::model::{Moment, Rendered, later};
+use crate::machine::records::Version;
 use crate::machine::{Level, Run, State, events, parse_courtesy};
 use kubelet_config::hazard;
 use kubelet_config::pods::PodInventory;
@@ -68,6 +70,10 @@ impl State {
     /// Goes on with an accepted change, by the table above.
     pub(super) fn tick_gate(&mut self) {
         let Some(Change { source, stage: Stage::Gate(rendered), .. }) = &self.change else { return };
+        if let Some((source, (error, message))) = source.clone().zip(self.refused_late(&rendered.digest)) {
+            let version = Version { source, digest: Some(rendered.digest.clone()) };
+            return self.reject(&version, error, &message);
+        }
         let Some(inquiry) = self.inquiry_of_change().filter(|_| self.pending_start().is_none()) else { return };
         let is_urgent = self.is_urgent(rendered);
         let pressure = self.pressure_against(rendered);
@@ -266,7 +272,6 @@ impl State {
     /// When the change wants attention, beside its open question.
     pub(in crate::machine) fn change_deadlines(&self, due: &mut Vec<Moment>) {
         due.extend(self.pending_start());
-        due.extend(self.change.as_ref().and_then(|change| change.judged_by.as_ref()).map(|judge| judge.until));
         if let Some(inquiry) = self.inquiry_of_change() {
             inquiry.deadlines(due);
         }

@@ -102,10 +102,10 @@ impl State {
     pub(super) fn start_next(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>) {
         self.launch.next = None;
         if let Some((version, rendered)) = version.clone().zip(rendered.as_deref().cloned()) {
-            self.launch.note_known(version, rendered);
+            self.versions.note_known(version, rendered);
         }
         if let Some(version) = &version {
-            self.launch.unusable.remove(version);
+            self.versions.usable_again(version);
         }
         self.start(version, rendered.map(|rendered| *rendered));
     }

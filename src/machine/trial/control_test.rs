@@ -16,10 +16,10 @@
 use std::time::Duration;
 
 use crate::machine::evidence::{FailedRun, Failure, FailureFamily, Signal};
-use crate::machine::ladder::is_same;
 use crate::machine::model::{Moment, later};
 use crate::machine::proposal::Proposal;
 use crate::machine::records::{Phase, Records, Version};
+use crate::machine::versions::is_same;
 use crate::machine::{Level, Run, State, events, limits};
 
 /// What the control test has found.
@@ -67,6 +67,14 @@ fn needed(failure: Failure, failed: FailedRun, trial: Duration) -> Duration {
 }
 
 impl State {
+    /// True if the control test cleared it, and last known good has not been healthy for long enough since.
+    pub(in crate::machine) fn awaits_retry(&self, version: &Version) -> bool {
+        match &self.records().phase {
+            Phase::RetryLater(attempt, _) => is_same(Some(&attempt.version), Some(version)) && !self.has_recovered(),
+            _ => false,
+        }
+    }
+
     /// Compares last known good with what failed, or waits until that may be tried again.
     pub(super) fn tick_control_test(&mut self, run: &Run) {
         match self.records().phase.clone() {
@@ -156,9 +164,7 @@ impl State {
         let Some(mut attempt) = self.records().phase.attempt().cloned() else { return };
         let version = attempt.version.clone();
         let mut records = self.records().clone();
-        // With another binary it may have failed for itself.
-        let failed = records.bad.iter().rev().find(|bad| bad.is_about(&version)).map(|bad| bad.kubelet.clone());
-        records.bad.retain(|bad| !bad.is_about(&version) || Some(&bad.kubelet) != failed.as_ref());
+        records.bad.clear(&version);
         attempt.clearances = attempt.clearances.saturating_add(1);
         attempt.runtime_tested |= self.is_tested_for_runtime();
         (attempt.exits, attempt.breaks, attempt.earned, attempt.progress) = (0, 0, Duration::ZERO, None);

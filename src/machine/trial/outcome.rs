@@ -1,8 +1,8 @@
 //! How trials end, and how long they take: for the metrics. Whatever ended one, it is seen by comparing the records.
 
-use crate::machine::ladder::is_same;
 use crate::machine::model::TrialResult;
 use crate::machine::records::{BadReason, Version};
+use crate::machine::versions::is_same;
 use crate::machine::{Counter, State};
 
 impl State {

@@ -27,7 +27,8 @@ impl State {
         let attempt = Attempt { progress: None, ..attempt.clone() };
         let version = attempt.version.clone();
         let bad = self.bad(&version, BadReason::Failed(failure), ConfigError::Load, detail);
-        let mut records = self.with_bad_version(bad);
+        let mut records = self.records().clone();
+        records.bad.add(bad);
         records.phase = match failure.family() {
             Some(_) => Phase::ControlTest(attempt, failure),
             None => Phase::Settled,
@@ -48,7 +49,8 @@ impl State {
 
     /// The kubelet refuses a version when it is to be started, being another binary than before.
     pub(in crate::machine) fn refuse_at_start(&mut self, version: &Version, error: ConfigError, detail: &str) {
-        let mut records = self.with_bad_version(self.bad(version, BadReason::Rejected, error, detail));
+        let mut records = self.records().clone();
+        records.bad.add(self.bad(version, BadReason::Rejected, error, detail));
         if records.phase.trial().is_some_and(|attempt| attempt.version == *version) {
             records.phase = Phase::Settled;
         }

@@ -314,7 +314,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::BadStaysBad,
         name: "equal content under another name is tried again",
-        file: "machine/records.rs",
+        file: "machine/versions.rs",
         function: "is_about",
         original: "bad == digest",
         mutated: "false",
@@ -322,18 +322,23 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::BadIsDurable,
         name: "what failed is not remembered",
-        file: "machine/trial/bad_versions.rs",
-        function: "with_bad_version",
-        original: "bad.len() > limits::BAD_VERSIONS",
-        mutated: "!bad.is_empty()",
+        file: "machine/versions.rs",
+        function: "add",
+        original: "self.len() >= limits::BAD_VERSIONS",
+        mutated: "!self.is_empty()",
     },
     Mutant {
         law: Law::ProvenIsNotBad,
         name: "what is proven is marked",
         file: "machine/trial.rs",
         function: "promote",
-        original: "records.bad.retain(|bad| !bad.holds(&attempt.version, kubelet));",
-        mutated: "records.bad.iter_mut().for_each(|bad| bad.digest = attempt.version.digest.clone());",
+        original: "records.bad.proven(&attempt.version, self.process.started_kubelet());",
+        mutated: r"records.bad = records
+            .bad
+            .iter()
+            .map(|bad| super::records::BadVersion { digest: attempt.version.digest.clone(), ..bad.clone() })
+            .collect::<Vec<_>>()
+            .into();",
     },
     Mutant {
         law: Law::BootsCount,
@@ -587,9 +592,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a preflight is waited for",
         file: "machine/change.rs",
         function: "preflight_change",
-        original: "self.ask(Asker::Change, limits::PREFLIGHT_DEADLINE, |ticket| Effect::Preflight(ticket, judged, afterwards));",
-        mutated: "let patience = std::time::Duration::from_secs(1 << 30);
-        self.ask(Asker::Change, patience, |ticket| Effect::Preflight(ticket, judged, afterwards));",
+        original: "self.ask_verdict(Asker::Change, &rendered, afterwards, limits::PREFLIGHT_DEADLINE);",
+        mutated: "self.ask_verdict(Asker::Change, &rendered, afterwards, std::time::Duration::from_secs(1 << 30));",
     },
     Mutant {
         law: Law::WallClock,

@@ -136,7 +136,7 @@ pub fn records(phase: Phase) -> Records {
         last_known_good: Some(version(1, "b")),
         phase,
         good_signals: SIGNALS.into(),
-        bad: bad_versions(),
+        bad: bad_versions().into(),
         accepted: vec![(digest("a"), kubelet(1)), (digest("b"), kubelet(2))],
         proven: vec![version(6, "c"), Version::named(local_files()), version(1, "b")],
         pin: Some(Pin { version: Some(version(1, "b")) }),

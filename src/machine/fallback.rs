@@ -1,0 +1,135 @@
+//! What would be gone back to. Before anything is held against a version it must be known that it is not that very content
+//! under another name.
+//!
+//! | what would be gone back to | its content |
+//! |---|---|
+//! | last known good | on record; where native recorded its name alone, it is loaded |
+//! | after a reset whose local files have failed: what was last known good before | on record |
+//! | else the local files | as they were read last; while a version is tried, they are loaded |
+//!
+//! - While it is loaded for the first time nothing is judged. A store that gives no answer is not waited for: what is tried is judged,
+//!   and the store asked again, with growing pauses.
+//! - Local files that are written are read anew.
+
+use super::asks::Asker;
+use super::model::{LoadTarget, Moment, RenderError, Rendered, later};
+use super::records::Records;
+use super::versions::Version;
+use super::{Kubelet, State, limits};
+use kubelet_config::digest::Digest;
+use kubelet_config::duration;
+
+/// What is known of it, beside the record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fallback {
+    /// Content of the local files, as they were last read.
+    local: Option<Digest>,
+    /// What is being loaded; none is the local configuration.
+    asked: Option<Version>,
+    /// It was loaded, or cannot be.
+    is_settled: bool,
+    /// Questions in a row without an answer ...
+    unanswered: u32,
+    /// ... and when the next one is due.
+    again_at: Option<Moment>,
+}
+
+impl Fallback {
+    /// Nothing can be loaded: what is on record is all there is to know.
+    pub(super) fn offline() -> Self {
+        Self { is_settled: true, ..Self::default() }
+    }
+
+    /// Content of the local files, if they were read.
+    pub(super) fn local(&self) -> Option<&Digest> {
+        self.local.as_ref()
+    }
+
+    /// The local files were read.
+    pub(super) fn note_local(&mut self, content: Digest) {
+        self.local = Some(content);
+    }
+
+    /// True if its content is not known yet, and will be within moments.
+    pub(super) fn is_awaited(&self, records: &Records) -> bool {
+        self.is_unknown(records) && !self.is_settled && self.unanswered == 0
+    }
+
+    fn is_unknown(&self, records: &Records) -> bool {
+        match &records.last_known_good {
+            Some(version) => version.digest.is_none(),
+            None => self.local.is_none() && records.phase.attempt().is_some(),
+        }
+    }
+
+    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
+        due.extend(self.again_at);
+    }
+}
+
+impl State {
+    /// Has it loaded, if it is to be known and is not.
+    pub(super) fn tick_fallback(&mut self) {
+        let Fallback { is_settled, again_at, .. } = self.fallback;
+        let is_due = !is_settled && !self.asks.is_open(Asker::Fallback) && again_at.is_none_or(|at| self.now >= at);
+        if !is_due || !self.fallback.is_unknown(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
+            return;
+        }
+        let proven = self.records().last_known_good.clone();
+        let source = proven.as_ref().map(|version| version.source.clone());
+        self.ask_load(Asker::Fallback, source.map_or(LoadTarget::Local, LoadTarget::Source), limits::LOAD_DEADLINE);
+        (self.fallback.asked, self.fallback.again_at) = (proven, None);
+    }
+
+    /// The answer to that.
+    pub(super) fn fallback_loaded(&mut self, result: Result<Rendered, RenderError>) {
+        let asked = self.fallback.asked.take();
+        if asked != self.records().last_known_good {
+            return; // it is another one by now
+        }
+        if matches!(result, Err(RenderError::NoAnswer(_))) {
+            let pause = duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.fallback.unanswered);
+            self.fallback.unanswered = self.fallback.unanswered.saturating_add(1);
+            self.fallback.again_at = Some(later(self.now, pause));
+            return;
+        }
+        (self.fallback.is_settled, self.fallback.unanswered) = (true, 0);
+        match (result, asked) {
+            (Ok(rendered), Some(version)) => drop(self.learn_content(version, &rendered.digest)),
+            (Ok(rendered), None) => self.fallback.note_local(rendered.digest),
+            (Err(_), _) => {}
+        }
+    }
+
+    /// What the local files were read as says nothing of what they are by now.
+    pub(super) fn forget_local(&mut self) {
+        self.asks.forget(Asker::Fallback);
+        (self.fallback.local, self.fallback.is_settled, self.fallback.again_at) = (None, false, None);
+    }
+
+    /// The content of what would be gone back to, if it is known.
+    pub(super) fn fallback_content(&self) -> Option<&Digest> {
+        let records = self.records();
+        match records.last_known_good.as_ref().or(records.in_place_of_local()) {
+            Some(version) => version.digest.as_ref(),
+            None => self.fallback.local(),
+        }
+    }
+
+    /// True if failures can be held against this version: there is something else to go back to, as far as that can be
+    /// known.
+    pub(super) fn is_judged_content(&self, version: &Version) -> bool {
+        let known = self.fallback_content().is_some() || !self.fallback.is_awaited(self.records());
+        known && (version.digest.is_none() || self.fallback_content() != version.digest.as_ref())
+    }
+
+    /// A version whose content was not known has been rendered.
+    pub(super) fn learn_content(&mut self, version: Version, digest: &Digest) -> Version {
+        if version.digest.is_some() {
+            return version;
+        }
+        self.writer.learn(|records| records.note_content(&version, digest));
+        self.writer.write_soon();
+        Version { digest: Some(digest.clone()), ..version }
+    }
+}
