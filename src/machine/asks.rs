@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::clock::Clock;
 use super::io::{Effect, Input, Ticket};
 use super::limits;
 use super::model::{KubeletId, Moment, later};
@@ -129,14 +130,14 @@ impl Asks {
     pub(super) fn ask(
         &mut self,
         asker: Asker,
-        now: Moment,
+        clock: &Clock,
         patience: Duration,
         request: impl FnOnce(Ticket) -> Effect,
     ) -> Effect {
-        let (usually, patience) = (later(now, patience), self.patience(asker, patience));
+        let (usually, patience) = (later(clock.now, patience), self.patience(asker, patience));
         self.last += 1;
         let effect = request(self.last);
-        let deadline = |unanswered| Deadline { usually, until: later(now, patience), unanswered };
+        let deadline = |unanswered| Deadline { usually, until: clock.after(patience), unanswered };
         let deadline = effect.unanswered(patience).map(deadline);
         self.open.insert(asker, Question { ticket: self.last, about: None, deadline });
         effect
@@ -154,14 +155,9 @@ impl Asks {
     }
 
     /// True while the one judge that there is may still be busy with what was given up.
-    pub(super) fn is_verdict_late(&self, now: Moment) -> bool {
-        self.late_verdict().is_some_and(|until| now < until)
-    }
-
-    fn late_verdict(&self) -> Option<Moment> {
-        let is_it = |about: &About| matches!(about, About::Verdict(..));
-        let (.., since) = self.given_up.iter().find(|(_, about, _)| is_it(about))?;
-        Some(later(*since, limits::PREFLIGHT_DEADLINE))
+    pub(super) fn is_verdict_late(&self, clock: &Clock) -> bool {
+        let late = self.given_up.iter().find(|(_, about, _)| matches!(about, About::Verdict(..)));
+        late.is_some_and(|(.., since)| !clock.lasted(*since, limits::PREFLIGHT_DEADLINE))
     }
 
     /// The local files are written: what comes late of them may be of before or after that.
@@ -196,14 +192,15 @@ impl Asks {
     }
 
     /// A question whose time is over, and what counts as its answer.
-    pub(super) fn unanswered(&mut self, now: Moment) -> Option<(Asker, Input)> {
-        let is_over = |question: &Question| question.deadline.as_ref().is_some_and(|deadline| now >= deadline.until);
+    pub(super) fn unanswered(&mut self, clock: &Clock) -> Option<(Asker, Input)> {
+        let is_over =
+            |question: &Question| question.deadline.as_ref().is_some_and(|deadline| clock.reached(deadline.until));
         let asker = self.open.iter().find(|(_, question)| is_over(question)).map(|(asker, _)| *asker)?;
         let Question { ticket, about, deadline } = self.open.remove(&asker)?;
         let answer = deadline?.unanswered;
         if let Some(about) = about {
             self.given_up.retain(|(_, known, _)| *known != about);
-            self.given_up.insert(0, (ticket, about, now));
+            self.given_up.insert(0, (ticket, about, clock.now));
             self.given_up.truncate(limits::UNUSABLE_KEPT);
         }
         if !matches!(asker, Asker::Start | Asker::HungProbe) {
@@ -237,10 +234,5 @@ impl Asks {
 
     pub(super) fn is_open(&self, asker: Asker) -> bool {
         self.open.contains_key(&asker)
-    }
-
-    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.late_verdict());
-        due.extend(self.open.values().filter_map(|question| question.deadline.as_ref()).map(|deadline| deadline.until));
     }
 }

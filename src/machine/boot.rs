@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::asks::{Asker, Observation};
 use super::evidence::{Failure, Query};
 use super::io::{Effect, StoreRequest, no_answer};
-use super::model::{Beginning, KubeletId, Moment, later};
+use super::model::{Beginning, KubeletId, Moment};
 use super::record_writer::RecordWriter;
 use super::records::{ConfirmationWait, Phase, RecordFile, Records, Stored};
 use super::{Kubelet, Level, State, events, limits};
@@ -33,10 +33,6 @@ struct Missed {
 }
 
 impl Reading {
-    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.at.into_iter().chain(self.missed.as_ref().map(|missed| missed.until)));
-    }
-
     pub(super) fn is_late(&self) -> bool {
         self.is_late
     }
@@ -67,13 +63,13 @@ impl State {
             Kubelet::NotBegun if self.reading.at.is_none() => limits::LOAD_DEADLINE,
             _ => limits::STORE_DEADLINE,
         };
-        self.reading.at = Some(later(self.now, patience));
+        self.reading.at = Some(self.clock.after(patience));
         self.effects.push(Effect::Store(StoreRequest::ReadRecords(ticket)));
     }
 
     /// The records are asked for once more where they could not be read; a kubelet is started all the same.
     pub(super) fn tick_reading(&mut self) {
-        if self.reading.at.is_none_or(|at| self.now < at) {
+        if self.reading.at.is_none_or(|at| !self.clock.reached(at)) {
             return;
         }
         if *self.process.kubelet() == Kubelet::NotBegun && self.process.former().is_some() {
@@ -86,7 +82,7 @@ impl State {
             self.log(Level::Warn, format!("{why}: the kubelet is started with its local configuration"));
             self.writer = RecordWriter::new(Records::default(), Some(why));
             self.begin();
-            self.reading.at = Some(later(self.now, limits::STORE_DEADLINE)); // the answer is late, or lost
+            self.reading.at = Some(self.clock.after(limits::STORE_DEADLINE)); // the answer is late, or lost
         } else {
             self.read_records();
         }
@@ -115,7 +111,7 @@ impl State {
                 }
                 let failures = self.reading.failures.saturating_add(1);
                 let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RUNG_RETRY_MAX, failures);
-                Reading { at: Some(later(self.now, pause)), failures, ..Reading::default() }
+                Reading { at: Some(self.clock.after(pause)), failures, ..Reading::default() }
             }
         };
         if !first && read_only.is_some() {
@@ -157,7 +153,7 @@ impl State {
             (Phase::Trial(attempt), None) if !self.is_successor() => {
                 let spent = Some(attempt.tries).filter(|tries| *tries >= self.settings.boots);
                 let detail = |tries| format!("{tries} starts of the supervisor passed without proof");
-                let until = self.now;
+                let until = self.clock.now;
                 self.reading.missed =
                     spent.map(|tries| Missed { failure: Failure::Boots, detail: detail(tries), until });
                 attempt.tries += 1;
@@ -166,7 +162,7 @@ impl State {
             // in a loop comes to the end of the wait.
             (Phase::AwaitingConfirmation(_, wait), None) if wait.boot_id != self.settings.boot_id() => {
                 let left = wait.left.saturating_sub(limits::CONFIRM_RECORD_INTERVAL.as_secs());
-                *wait = ConfirmationWait::within(left, self.now, self.settings.boot_id());
+                *wait = ConfirmationWait::within(left, self.clock.now, self.settings.boot_id());
             }
             _ => return,
         }
@@ -176,7 +172,8 @@ impl State {
     /// True while it is to be found out whether a version has failed, is what we would fall back to, or the node was at fault.
     pub(super) fn is_try_open(&self) -> bool {
         let asks = self.asks.is_open(Asker::Observed(Observation::Environment));
-        let is_open = |missed: &Missed| self.fallback.is_awaited(self.records()) || asks && self.now < missed.until;
+        let is_open =
+            |missed: &Missed| self.fallback.is_awaited(self.records()) || asks && !self.clock.reached(missed.until);
         self.reading.missed.as_ref().is_some_and(is_open)
     }
 
@@ -191,7 +188,7 @@ impl State {
         let detail = format!("the kubelet ended {exits} times within the trial, last while no worker watched it");
         self.log(Level::Warn, detail.clone());
         self.query(Query::Environment(self.runtime_socket()));
-        let until = later(self.now, limits::QUERY_DEADLINE);
+        let until = self.clock.after(limits::QUERY_DEADLINE);
         self.reading.missed = Some(Missed { failure: Failure::Exits, detail, until });
     }
 
@@ -203,14 +200,14 @@ impl State {
         if self.writer.read_only().is_some() {
             self.begin(); // with the best that is known
         } else {
-            let soon = later(self.now, limits::LOAD_DEADLINE);
+            let soon = self.clock.after(limits::LOAD_DEADLINE);
             self.reading.at = self.reading.at.map(|at| at.min(soon));
         }
     }
 
     /// True if the exits that were counted fail the version. One while the node is known to be ill does not count.
     fn is_missed_exit_counted(&mut self) -> bool {
-        let seen = self.health.environment(self.now);
+        let seen = self.health.environment(&self.clock);
         let is_ill = seen.is_some_and(|seen| seen.disk_full || seen.shutting_down) || self.is_runtime_away();
         let Some(attempt) = self.writer.attempt_mut() else { return false };
         attempt.exits = attempt.exits.saturating_sub(u32::from(is_ill));

@@ -86,7 +86,7 @@ impl State {
         }
         // A start goes first: there is one preflight at a time.
         let starting = self.process.run().is_none() && !self.launch.is_idle();
-        if !self.writer.is_idle() || starting || !self.process.may_change(self.now) {
+        if !self.writer.is_idle() || starting || !self.process.may_change(&self.clock) {
             return self.tell_of_store();
         }
         self.drop_unassigned();
@@ -208,7 +208,7 @@ impl State {
         if waits || self.change.as_ref().is_some_and(|change| change.source.as_ref() == Some(&source)) {
             return;
         }
-        self.pending.applying_since.get_or_insert(self.now);
+        self.pending.applying_since.get_or_insert(self.clock.now);
         let stage = match payload {
             Some(payload) => {
                 let of = source.clone();
@@ -280,7 +280,7 @@ impl State {
         let Some(source) = source else { return self.reset_loaded(result) };
         match result {
             Ok(rendered) => {
-                self.versions.is_whole(&rendered.digest, self.now);
+                self.versions.is_whole(&rendered.digest, self.clock.now);
                 self.compare(source, rendered);
             }
             Err(RenderError::Load(message)) => self.reject(&Version::named(source), ConfigError::Load, &message),

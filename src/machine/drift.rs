@@ -27,10 +27,6 @@ impl Drift {
     pub(super) fn is_due(&self, now: Moment) -> bool {
         self.due.is_some_and(|due| due <= later(now, limits::VERIFY_DELAY))
     }
-
-    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.due);
-    }
 }
 
 impl State {
@@ -47,12 +43,12 @@ impl State {
 
     /// True if the store is verified now, or about to be: what is damaged is to be found by that.
     pub(super) fn is_verified_soon(&self) -> bool {
-        self.asks.is_open(Asker::Drift) || self.drift.is_due(self.now)
+        self.asks.is_open(Asker::Drift) || self.drift.is_due(self.clock.now)
     }
 
     /// Somebody writes in the store: it is verified once that is over.
     pub(super) fn store_touched(&mut self) {
-        let due = later(self.now, limits::VERIFY_DELAY);
+        let due = self.clock.after(limits::VERIFY_DELAY);
         self.drift.due.get_or_insert(due);
     }
 
@@ -79,7 +75,7 @@ impl State {
             // It is verified again in any case; whoever fights over a file, or a disk that is full, is not met in a loop.
             let pause = duration::backoff(limits::VERIFY_DELAY, limits::VERIFY_RETRY, self.drift.rounds);
             self.drift.rounds = self.drift.rounds.saturating_add(1);
-            self.drift.due = Some(later(self.now, pause));
+            self.drift.due = Some(self.clock.after(pause));
         }
         let before = std::mem::take(&mut self.drift.told);
         if found.is_partial {
@@ -88,7 +84,7 @@ impl State {
         for damage in found.damage {
             let mended = damage.mended.is_ok();
             if let Some(content) = damage.content.as_ref().filter(|_| mended) {
-                self.versions.is_whole(content, self.now);
+                self.versions.is_whole(content, self.clock.now);
             }
             if mended || !before.contains_key(&damage.what) {
                 let assigned = self.records().assigned.as_ref().map(|version| &version.source);

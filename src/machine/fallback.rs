@@ -12,7 +12,7 @@
 //! - Local files that are written are read anew.
 
 use super::asks::Asker;
-use super::model::{LoadTarget, Moment, RenderError, Rendered, later};
+use super::model::{LoadTarget, Moment, RenderError, Rendered};
 use super::records::Records;
 use super::versions::Version;
 use super::{Kubelet, State, limits};
@@ -61,17 +61,14 @@ impl Fallback {
             None => self.local.is_none() && records.phase.attempt().is_some(),
         }
     }
-
-    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.again_at);
-    }
 }
 
 impl State {
     /// Has it loaded, if it is to be known and is not.
     pub(super) fn tick_fallback(&mut self) {
         let Fallback { is_settled, again_at, .. } = self.fallback;
-        let is_due = !is_settled && !self.asks.is_open(Asker::Fallback) && again_at.is_none_or(|at| self.now >= at);
+        let is_due =
+            !is_settled && !self.asks.is_open(Asker::Fallback) && again_at.is_none_or(|at| self.clock.reached(at));
         if !is_due || !self.fallback.is_unknown(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
             return;
         }
@@ -90,7 +87,7 @@ impl State {
         if matches!(result, Err(RenderError::NoAnswer(_))) {
             let pause = duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.fallback.unanswered);
             self.fallback.unanswered = self.fallback.unanswered.saturating_add(1);
-            self.fallback.again_at = Some(later(self.now, pause));
+            self.fallback.again_at = Some(self.clock.after(pause));
             return;
         }
         (self.fallback.is_settled, self.fallback.unanswered) = (true, 0);

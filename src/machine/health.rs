@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::asks::Observation;
+use super::clock::Clock;
 use super::evidence::{
     Baseline, Environment, FailureFamily, LeaseObservation, NodePressure, NodeReadiness, Signal, Suspension,
     tells_of_contact,
 };
-use super::model::{Moment, RunId, later};
+use super::model::{Moment, RunId};
 use super::records::Phase;
 use super::{Run, State, limits};
 use kubelet_config::pods::PodInventory;
@@ -65,8 +66,8 @@ impl Health {
     }
 
     /// The last observation of the node, while it counts.
-    pub(super) fn environment(&self, now: Moment) -> Option<&Environment> {
-        self.environment.as_ref().filter(|(_, at)| now.since(*at) <= limits::QUERY_VALID).map(|(seen, _)| seen)
+    pub(super) fn environment(&self, clock: &Clock) -> Option<&Environment> {
+        self.environment.as_ref().filter(|(_, at)| !clock.lasted(*at, limits::QUERY_VALID)).map(|(seen, _)| seen)
     }
 
     /// Gives what was before.
@@ -172,19 +173,19 @@ impl State {
     pub(super) fn new_run(&self, id: RunId) -> Run {
         Run {
             id,
-            started: self.now,
-            start_timeout_from: self.now,
+            started: self.clock.now,
+            start_timeout_from: self.clock.now,
             heartbeat: self.health.node.as_ref().map(|node| node.heartbeat.clone()).unwrap_or_default(),
             may_repeat_heartbeat: self
                 .health
                 .node_changed
-                .is_some_and(|at| self.now.since(at) < limits::HEARTBEAT_RESOLUTION),
+                .is_some_and(|at| self.clock.now.since(at) < limits::HEARTBEAT_RESOLUTION),
             ..Run::default()
         }
     }
 
     pub(super) fn ready(&mut self) {
-        let now = self.now;
+        let now = self.clock.now;
         if self.process.run().is_some() {
             self.self_test();
         }
@@ -202,7 +203,7 @@ impl State {
         // What is tried after a reset may be ill for ever.
         let by_process_alone = !self.is_contact_observed();
         let looks = if self.settings.hung_after.is_zero() { limits::HUNG_INTERVAL } else { self.hung_interval() };
-        let (now, start_timeout) = (self.now, self.settings.start_timeout);
+        let (now, start_timeout) = (self.clock.now, self.settings.start_timeout);
         let Some(run) = self.process.run_mut() else { return };
         let mut gap = false;
         if ok && run.is_ready() {
@@ -218,7 +219,7 @@ impl State {
             false => limits::PROBE_TRIAL,
         };
         if let Some(due) = self.health.due.get_mut(&Observation::Healthz) {
-            *due = later(now, pause);
+            *due = self.clock.after(pause);
         }
         if gap {
             run.healthy_since = Some(now);
@@ -234,7 +235,7 @@ impl State {
     }
 
     pub(super) fn node_observed(&mut self, readiness: NodeReadiness) {
-        let now = self.now;
+        let now = self.clock.now;
         self.judge_heartbeat(&readiness);
         if self.health.node.as_ref().is_some_and(|before| *before != readiness) {
             self.health.node_changed = Some(now);
@@ -244,7 +245,7 @@ impl State {
     }
 
     fn judge_heartbeat(&mut self, readiness: &NodeReadiness) {
-        let now = self.now;
+        let now = self.clock.now;
         let Some(run) = self.process.run_mut().filter(|run| run.is_ready()) else { return };
         if !readiness.ready {
             run.record_bad(Signal::NodeReady, now);
@@ -264,7 +265,7 @@ impl State {
     /// A heartbeat that reads like the one before the start, which this kubelet may have written in the same second: then it writes
     /// no other for minutes (nodeStatusReportFrequency). That it renews the Lease tells that it can, and so whose word `Ready` is.
     fn note_repeated_heartbeat(&mut self) {
-        let (now, node) = (self.now, self.health.node.as_ref());
+        let (now, node) = (self.clock.now, self.health.node.as_ref());
         let Some(run) = self.process.run_mut().filter(|run| run.may_repeat_heartbeat && run.is_good(Signal::Lease))
         else {
             return;
@@ -275,7 +276,7 @@ impl State {
     }
 
     pub(super) fn watchdog_pinged(&mut self) {
-        let now = self.now;
+        let now = self.clock.now;
         if let Some(run) = self.process.run_mut() {
             run.record_good(Signal::Watchdog, now);
         }
@@ -288,7 +289,7 @@ impl State {
 
     fn note_lease(&mut self, observed: &LeaseObservation) {
         let fresh = matches!(observed, LeaseObservation::Renewed(time)
-            if status::seconds_between(time, self.now.wall_nanos).is_some_and(|age| age <= limits::LEASE_FRESH.as_secs()));
+            if status::seconds_between(time, self.clock.now.wall_nanos).is_some_and(|age| age <= limits::LEASE_FRESH.as_secs()));
         // Before a change what was not asked counts as away; after it, as nothing.
         let away = matches!(
             observed,
@@ -298,7 +299,7 @@ impl State {
         if matches!(observed, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_)) {
             self.note_control_lacked(FailureFamily::Contact);
         }
-        let now = self.now;
+        let now = self.clock.now;
         let before = match observed {
             LeaseObservation::Renewed(time) => self.health.lease.replace(time.clone()),
             _ => None,
@@ -330,7 +331,7 @@ impl State {
     pub(super) fn pods_observed(&mut self, inventory: Option<PodInventory>) {
         self.note_baseline(Observation::Pods, [(Signal::Pods, inventory.is_some())]);
         self.note_pods(inventory.as_ref());
-        let (now, on_trial) = (self.now, self.is_on_trial());
+        let (now, on_trial) = (self.clock.now, self.is_on_trial());
         let (Some(inventory), Some(attempt)) = (inventory, self.writer.current().phase.attempt()) else { return };
         let lost = inventory.pods.iter().filter(|pod| attempt.pods.contains(&pod.uid));
         let lost = lost.filter(|pod| !pod.is_live() && is_turned_away(&pod.reason));
@@ -343,7 +344,7 @@ impl State {
 
     pub(super) fn environment_observed(&mut self, environment: Environment) {
         self.note_baseline(Observation::Environment, [(Signal::Runtime, environment.runtime == Some(true))]);
-        let now = self.now;
+        let now = self.clock.now;
         let called_off = !environment.shutting_down && self.is_going_down();
         if environment.runtime == Some(true) {
             self.health.answered_runtime = self.health.asked_runtime.clone();
@@ -372,7 +373,7 @@ impl State {
 
     /// True if the system was on its way down when it was last observed, a moment ago.
     pub(super) fn is_going_down(&self) -> bool {
-        self.health.environment(self.now).is_some_and(|seen| seen.shutting_down)
+        self.health.environment(&self.clock).is_some_and(|seen| seen.shutting_down)
     }
 
     /// The process has been well for a trial's time: what was counted before is older than that.
@@ -396,10 +397,10 @@ impl State {
         if !self.is_observing() {
             return;
         }
-        let (now, is_well) = (self.now, self.process.run().is_some_and(|run| self.is_process_well(run)));
+        let (now, is_well) = (self.clock.now, self.process.run().is_some_and(|run| self.is_process_well(run)));
         if let Some(run) = self.process.run_mut() {
             run.well_since = if is_well { run.well_since.or(Some(now)) } else { None };
-            let is_old = run.well_since.is_some_and(|since| now.since(since) > self.settings.trial_duration);
+            let is_old = run.well_since.is_some_and(|since| self.clock.lasted(since, self.settings.trial_duration));
             if is_old {
                 self.forget_old_evidence();
             }
@@ -415,7 +416,9 @@ impl State {
             && !bad
             && self.is_in_contact(run);
         let well = [Signal::ApiServer, Signal::Runtime].iter().all(|signal| !run.bad.contains_key(signal));
-        let settled = run.has_contact() && run.is_past_attribution(self.now) && well;
+        let settled = run.has_contact()
+            && well
+            && run.ready_at.is_some_and(|ready| self.clock.lasted(ready, limits::ATTRIBUTION));
         if settled && self.is_on_trial() {
             self.writer.note_contact(&self.settings.boot_id());
         }
@@ -423,7 +426,7 @@ impl State {
     }
 
     fn run_clock(&mut self, healthy: bool, up: bool) {
-        let (now, suspended, on_trial) = (self.now, self.suspended().is_some(), self.is_on_trial());
+        let (now, suspended, on_trial) = (self.clock.now, self.suspended().is_some(), self.is_on_trial());
         let last_sure = match &self.health.environment {
             Some((_, at)) if suspended => Moment { boot: at.boot.saturating_sub(limits::QUERY_INTERVAL), ..*at },
             _ => now,
@@ -456,24 +459,12 @@ impl State {
 
     /// A kubelet that pinged does so no more.
     pub(super) fn miss_pings(&mut self) {
-        let (now, interval, observing) = (self.now, self.watchdog_interval(), !self.health.due.is_empty());
+        let (now, interval, observing) = (self.clock.now, self.watchdog_interval(), !self.health.due.is_empty());
         if let Some(run) = self.process.run_mut().filter(|_| observing)
             && let Some(pinged) = run.good.get(&Signal::Watchdog).copied()
             && now.since(pinged) >= interval
         {
             run.record_bad(Signal::Watchdog, pinged);
-        }
-    }
-
-    pub(super) fn health_deadlines(&self, due: &mut Vec<Moment>) {
-        let Some(run) = self.process.run().filter(|_| self.is_observing()) else { return };
-        due.extend(self.health.due.values());
-        due.extend(run.held_against().map(|(signal, since)| later(since, self.patience(signal))));
-        if !run.was_up {
-            due.push(later(run.start_timeout_from, self.settings.start_timeout));
-        }
-        if let (Some(_), Some((_, at))) = (self.suspended(), &self.health.environment) {
-            due.push(later(*at, limits::QUERY_VALID + Duration::from_secs(1)));
         }
     }
 }

@@ -3,14 +3,15 @@
 //! pinned · assigned, if it is last known good or on trial · last known good · earlier proven ones · what was last known good
 //! before a reset, if the local files have failed since · local
 
-use super::model::{KubeletId, Moment};
+use super::clock::Clock;
+use super::model::KubeletId;
 use super::records::{Records, Version};
 use super::versions::{Versions, is_same};
 
 /// What is to run now; `None` is the local configuration.
-pub(super) fn desired(records: &Records, kubelet: &KubeletId, versions: &Versions, now: Moment) -> Option<Version> {
+pub(super) fn desired(records: &Records, kubelet: &KubeletId, versions: &Versions, clock: &Clock) -> Option<Version> {
     let may_run =
-        |version: &Version| versions.is_usable(version, now) && records.bad.refusal(version, kubelet).is_none();
+        |version: &Version| versions.is_usable(version, clock) && records.bad.refusal(version, kubelet).is_none();
     rungs(records, kubelet).into_iter().find(|rung| rung.is_none_or(may_run)).flatten().cloned()
 }
 
@@ -86,15 +87,15 @@ mod tests {
     }
 
     fn run(records: &Records, broken: &[&str]) -> String {
-        let (start, mut versions) = (Moment::default(), Versions::default());
+        let (start, mut versions) = (Clock::default(), Versions::default());
         for name in broken {
-            versions.cannot_use(&version(name, name), ConfigError::Load, "", start);
+            versions.cannot_use(&version(name, name), ConfigError::Load, "", &start);
         }
-        let over = later(start, limits::RUNG_RETRY_FIRST);
+        let over = Clock::at(later(start.now, limits::RUNG_RETRY_FIRST));
         let kubelet = KubeletId("k".into());
-        let desired = |versions: &Versions, now| desired(records, &kubelet, versions, now);
-        assert_eq!(desired(&versions, over), desired(&Versions::default(), start), "not for ever");
-        desired(&versions, start).map_or("local".to_owned(), |it| it.source.reference.name)
+        let desired = |versions: &Versions, clock| desired(records, &kubelet, versions, clock);
+        assert_eq!(desired(&versions, &over), desired(&Versions::default(), &start), "not for ever");
+        desired(&versions, &start).map_or("local".to_owned(), |it| it.source.reference.name)
     }
 
     #[test]

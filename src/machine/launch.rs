@@ -4,7 +4,7 @@
 use super::asks::Asker;
 use super::io::Afterwards;
 use super::ladder::desired;
-use super::model::{ConfigError, KubeletId, RenderError, Rendered, Verdict, later};
+use super::model::{ConfigError, KubeletId, RenderError, Rendered, Verdict};
 use super::records::{BadVersion, Records, Started, Version};
 use super::{Counter, Kubelet, Level, State, events, limits};
 
@@ -75,7 +75,7 @@ impl State {
 
     /// What would run with these records.
     pub(super) fn desired_with(&self, records: &Records) -> Option<Version> {
-        desired(records, self.process.current_kubelet(), &self.versions, self.now)
+        desired(records, self.process.current_kubelet(), &self.versions, &self.clock)
     }
 
     /// The kubelet that a worker before us left, where it is known what it was started with. It is gone on with first, whatever
@@ -149,8 +149,8 @@ impl State {
     /// True if a kubelet that is not there is to be started now.
     fn may_start(&self) -> bool {
         // What was decided is durable before it is started, unless the disk takes its time over it.
-        self.process.is_start_due(self.now)
-            && !self.writer.holds_start(self.now)
+        self.process.is_start_due(&self.clock)
+            && !self.writer.holds_start(&self.clock)
             && !self.is_try_open()
             && !self.is_former_kept()
             && !self.is_failure_pending()
@@ -173,7 +173,7 @@ impl State {
     /// No kubelet runs any more: the next load is waited for no longer than at any other start.
     pub(super) fn hurry_next(&mut self) {
         if matches!(&self.launch.next, Some(Next { stage: Stage::Loading, .. })) {
-            self.asks.hurry(Asker::Start, later(self.now, limits::LOAD_DEADLINE));
+            self.asks.hurry(Asker::Start, self.clock.after(limits::LOAD_DEADLINE));
         }
     }
 
@@ -203,7 +203,7 @@ impl State {
     /// was started with.
     pub(super) fn loaded_late(&mut self, version: Option<Version>, rendered: Rendered) {
         if let Some(version) = version {
-            return self.versions.could_be_read(version, rendered, self.now);
+            return self.versions.could_be_read(version, rendered, self.clock.now);
         }
         self.fallback.note_local(rendered.digest.clone());
         match &mut self.launch.next {
@@ -322,7 +322,7 @@ impl State {
 
     /// One rung down, until a time.
     fn cannot_use(&mut self, version: &Version, error: ConfigError, why: &str) {
-        let is_news = self.versions.cannot_use(version, error, why, self.now);
+        let is_news = self.versions.cannot_use(version, error, why, &self.clock);
         self.launch.next = None;
         if self.is_former_kept() {
             return self.log(Level::Warn, format!("cannot use {version} yet: {why}; the kubelet goes on as it is"));
@@ -342,7 +342,7 @@ impl State {
     /// True while a kubelet runs that a worker before us left, and what it is to run with cannot be read for now: it is not ended
     /// for that.
     fn is_former_kept(&self) -> bool {
-        self.process.former().is_some() && self.versions.is_any_unread(self.now)
+        self.process.former().is_some() && self.versions.is_any_unread(&self.clock)
     }
 
     fn is_tried(&self, version: &Version) -> bool {

@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::asks::Asker;
 use super::evidence::{Environment, Failure, Query, Signal, Suspension};
 use super::io::{Effect, StoreRequest};
-use super::model::{Moment, RenderError, Rendered, later};
+use super::model::{Moment, RenderError, Rendered};
 use super::records::{Phase, Version};
 use super::versions::is_same;
 use super::{Level, State, events, limits};
@@ -171,10 +171,6 @@ impl Liveness {
     fn patience(&self, hung_after: Duration) -> Duration {
         duration::backoff(hung_after, limits::HUNG_BACKOFF_MAX.max(hung_after), self.restarts)
     }
-
-    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend([self.seen.next_observation, self.seen.observing, self.ping_at].into_iter().flatten());
-    }
 }
 
 /// What a kubelet that does not answer is missed by.
@@ -190,7 +186,7 @@ impl State {
 
     /// Observes the kubelet, if that is due and nobody else comes to a verdict on one that hangs.
     pub(super) fn tick_hung(&mut self) {
-        let now = self.now;
+        let now = self.clock.now;
         let applies = !self.settings.hung_after.is_zero() && !self.process.is_leaving() && !self.is_hang_judged();
         let Some(started) = self.process.run().filter(|run| applies && run.is_ready()).map(|run| run.started) else {
             self.asks.forget(Asker::HungProbe);
@@ -199,16 +195,16 @@ impl State {
         };
         self.liveness.seen_of(started).next_observation.get_or_insert(now);
         self.note_sign_of_life();
-        if self.liveness.seen.observing.take_if(|until| now >= *until).is_some() {
+        if self.liveness.seen.observing.take_if(|until| self.clock.reached(*until)).is_some() {
             self.leave_running(NoRestart::Unobserved);
         }
-        if self.liveness.seen.next_observation.is_none_or(|at| now < at) {
+        if self.liveness.seen.next_observation.is_none_or(|at| !self.clock.reached(at)) {
             return;
         }
         // Right after READY=1 healthz may not answer yet, and one that never did is never called hung.
         let fresh = !self.liveness.seen.was_alive && now.since(started) < self.settings.start_timeout;
         let pace = if fresh { limits::HUNG_INTERVAL_MIN } else { self.hung_interval() };
-        self.liveness.seen.next_observation = Some(later(now, pace));
+        self.liveness.seen.next_observation = Some(self.clock.after(pace));
         match self.last_ping() {
             Some(_) => self.note_observation(!self.is_watchdog_overdue()),
             None => self.probe_liveness(),
@@ -249,7 +245,7 @@ impl State {
 
     /// A kubelet that pings does so twice in this time.
     fn is_watchdog_overdue(&self) -> bool {
-        self.last_ping().is_some_and(|at| self.now.since(at) >= self.watchdog_interval())
+        self.last_ping().is_some_and(|at| self.clock.now.since(at) >= self.watchdog_interval())
     }
 
     /// Asks healthz, unless it is asked already; of others' questions the answers count here as well.
@@ -271,7 +267,7 @@ impl State {
     }
 
     fn note_observation(&mut self, alive: bool) {
-        let (now, pace) = (self.now, self.hung_interval());
+        let (now, pace) = (self.clock.now, self.hung_interval());
         self.liveness.seen.was_alive |= self.last_ping().is_some();
         // The next observation may be late by an answer that comes at its time-out.
         if self.liveness.seen.note(alive, now, pace + 2 * limits::PROBE_TIMEOUT) {
@@ -321,7 +317,7 @@ impl State {
     fn observe_hung(&mut self) {
         self.effects.push(Effect::ReadLogTail);
         self.query(Query::Environment(self.runtime_socket()));
-        self.liveness.seen.observing = Some(later(self.now, limits::QUERY_DEADLINE));
+        self.liveness.seen.observing = Some(self.clock.after(limits::QUERY_DEADLINE));
     }
 
     /// The node was observed: if it is well, the kubelet is restarted.
@@ -329,7 +325,7 @@ impl State {
         if self.liveness.seen.observing.take().is_none() {
             return;
         }
-        match self.health.environment(self.now).map(NoRestart::by) {
+        match self.health.environment(&self.clock).map(NoRestart::by) {
             Some(Some(why)) => self.leave_running(why),
             Some(None) if !self.has_pinged() && self.may_restart_hung() => self.restart_hung(),
             _ => {}
@@ -364,7 +360,7 @@ impl State {
             return; // it is not restarted as it was
         }
         self.liveness.seen.unresponsive_since = None;
-        let unresponsive_for = self.now.since(since);
+        let unresponsive_for = self.clock.now.since(since);
         self.liveness.restarts = self.liveness.restarts.saturating_add(1);
         let next = self.liveness.patience(self.settings.hung_after);
         let source = self.active().map(|version| version.source.clone());
@@ -393,8 +389,8 @@ impl State {
         let Some(interval) = self.settings.watchdog else { return };
         if !self.pings_itself() {
             self.liveness.ping_at = None; // at once, when it is our turn again
-        } else if self.liveness.ping_at.is_none_or(|at| self.now >= at) {
-            self.liveness.ping_at = Some(later(self.now, interval / 2));
+        } else if self.liveness.ping_at.is_none_or(|at| self.clock.reached(at)) {
+            self.liveness.ping_at = Some(self.clock.after(interval / 2));
             self.effects.push(Effect::PingWatchdog);
         }
     }

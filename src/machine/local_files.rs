@@ -33,10 +33,6 @@ impl LocalFiles {
     fn compare_by(&mut self, due: Moment) {
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
-
-    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.due);
-    }
 }
 
 impl State {
@@ -48,9 +44,9 @@ impl State {
 
     /// Somebody writes the local files: they are read once that is over, or has lasted.
     pub(super) fn local_files_touched(&mut self) {
-        let since = *self.local_files.touched.get_or_insert(self.now);
+        let since = *self.local_files.touched.get_or_insert(self.clock.now);
         let latest = later(since, limits::LOCAL_FILES_LATEST);
-        self.local_files.due = Some(later(self.now, limits::LOCAL_FILES_DELAY).min(latest));
+        self.local_files.due = Some(self.clock.after(limits::LOCAL_FILES_DELAY).min(latest));
         self.asks.forget_late_local();
         self.forget_local();
         self.local_files.taken_up = None;
@@ -60,7 +56,7 @@ impl State {
     /// are compared: a kubelet that ends over and over is not news each time.
     pub(super) fn local_files_started(&mut self) {
         self.asks.forget(Asker::LocalFiles);
-        self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_DELAY));
+        self.local_files.compare_by(self.clock.after(limits::LOCAL_FILES_DELAY));
     }
 
     /// Has them compared while a kubelet runs, and taken up if that is asked for.
@@ -68,7 +64,7 @@ impl State {
         // Under another name the same content is compared with something else.
         if self.local_files.compared_version.as_ref() != self.active() {
             self.local_files.compared_version = self.active().cloned();
-            self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_DELAY));
+            self.local_files.compare_by(self.clock.after(limits::LOCAL_FILES_DELAY));
         }
         let due = self.is_time_to_ask(Asker::LocalFiles, self.local_files.due);
         let at_rest = self.process.run().is_some() && self.writer.is_idle() && !self.process.is_leaving();
@@ -100,7 +96,7 @@ impl State {
             self.drop_change();
             self.reconsider();
         } else if self.are_local_files_unproven() {
-            self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
+            self.local_files.compare_by(self.clock.after(limits::LOCAL_FILES_RETRY));
             return true;
         } else {
             self.drop_change();
@@ -204,23 +200,23 @@ impl State {
             Ok(rendered) => (rendered.digest.0.clone(), self.difference_from(&rendered)),
             // Nobody can tell yet. A checkpoint that is damaged, or a policy that is not there, is told as what it is.
             Err(RenderError::Checkpoint(_) | RenderError::Policy(_) | RenderError::NoAnswer(_)) => {
-                return self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
+                return self.local_files.compare_by(self.clock.after(limits::LOCAL_FILES_RETRY));
             }
             Err(RenderError::Unfinished(_)) => {
                 if !self.take_up_local_files(None) {
-                    self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
+                    self.local_files.compare_by(self.clock.after(limits::LOCAL_FILES_RETRY));
                 }
                 return; // whoever takes them up waits for their writer
             }
             Err(RenderError::Load(why) | RenderError::Internal(why)) => {
-                self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY));
+                self.local_files.compare_by(self.clock.after(limits::LOCAL_FILES_RETRY));
                 (why.clone(), Some(LocalFilesDifference::Unusable(why)))
             }
         };
         let is_news = difference.is_some() || self.is_edit_taken_back();
         let followed = is_news && self.take_up_local_files(Some(found));
         if difference.is_some() && self.settings.follow_local && !followed {
-            self.local_files.compare_by(later(self.now, limits::LOCAL_FILES_RETRY)); // an operator may let go
+            self.local_files.compare_by(self.clock.after(limits::LOCAL_FILES_RETRY)); // an operator may let go
         }
         if let Some(difference) = difference.as_ref().filter(|told| self.local_files.difference.as_ref() != Some(*told))
             && !followed

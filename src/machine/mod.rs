@@ -1,11 +1,12 @@
 //! The state machine: `step(state, input, now) -> effects`. Every decision is taken here.
 //!
-//! Five rules, from which the laws follow:
+//! Six rules, from which the laws follow:
 //! - Content is identity: verdict, standing and evidence belong to a digest; a source is a name for it.
 //! - What runs is computed: [`ladder`] is pure, and `reconcile` compares it with what runs.
 //! - One phase, in the durable record, with evidence that lives as long as the version ([`records`]).
 //! - One record, replaced atomically: propose, write, apply, then answer ([`record_writer`]).
 //! - All open questions are one table: who asks, the ticket, the deadline ([`asks`]).
+//! - Time is asked for: what is still to come when it is asked for is when the machine is woken ([`clock`]).
 //!
 //! A component (`process`, `launch`, `change`, …) is a file with private fields and what the state does with them; only it and
 //! the files below it can change them. But for the evidence ([`Run`] and the record's attempt): it is written where health
@@ -24,6 +25,7 @@ pub mod status;
 mod asks;
 mod boot;
 mod change;
+mod clock;
 mod collect;
 mod drift;
 mod fallback;

@@ -8,7 +8,7 @@ use super::asks::Asker;
 use super::change::impact::refused_impact;
 use super::evidence::{Environment, Query};
 use super::io::{Afterwards, Effect, FetchError};
-use super::model::{LoadTarget, Moment, RenderError, Rendered, Verdict, later};
+use super::model::{LoadTarget, Moment, RenderError, Rendered, Verdict};
 use super::records::{Phase, Version};
 use super::{Level, Run, State, limits};
 use kubelet_config::duration::backoff;
@@ -76,10 +76,6 @@ impl OnRequest {
     pub(super) fn collected(&mut self) {
         self.leaves_content = false;
     }
-
-    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.not_before);
-    }
 }
 
 impl State {
@@ -120,9 +116,9 @@ impl State {
                 return; // a change has its own content there; more would pile up
             }
         }
-        let is_due = self.on_request.not_before.is_none_or(|at| self.now >= at);
+        let is_due = self.on_request.not_before.is_none_or(|at| self.clock.reached(at));
         let Some(request) = self.unanswered().filter(|_| is_due) else { return };
-        self.on_request.not_before = Some(later(self.now, limits::PREFLIGHT_REQUEST_PAUSE));
+        self.on_request.not_before = Some(self.clock.after(limits::PREFLIGHT_REQUEST_PAUSE));
         match PreflightRequest::parse(&request) {
             Err(why) => self.answer_request(PreflightResult::Inconclusive, &format!("the request: {why}")),
             // What it is rendered to could not be removed again.
@@ -158,7 +154,7 @@ impl State {
             || self.process.is_leaving()
             || self.is_failure_pending()
             || self.is_change_imminent()
-            || self.asks.is_verdict_late(self.now)
+            || self.asks.is_verdict_late(&self.clock)
             || !self.launch.is_idle()
             || self.writer.is_dirty() && self.writer.failure().is_none()
     }
@@ -297,7 +293,7 @@ impl State {
         }
         let pause = backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.on_request.failures);
         self.on_request.failures += 1;
-        self.on_request.not_before = Some(later(self.now, pause));
+        self.on_request.not_before = Some(self.clock.after(pause));
         self.on_request.inquiry = None;
     }
 

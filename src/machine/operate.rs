@@ -150,7 +150,7 @@ impl State {
     fn pin_to(&self, records: &mut Records, version: Option<Version>) {
         records.pin = Some(Pin { version });
         if let Phase::AwaitingConfirmation(_, wait) = &mut records.phase {
-            wait.stop(self.now, &self.settings.boot_id());
+            wait.stop(self.clock.now, &self.settings.boot_id());
         }
     }
 
@@ -158,7 +158,7 @@ impl State {
     fn unpin(&self, records: &mut Records) -> String {
         let then = if records.frozen { "no change is taken up until thaw" } else { "the assignment is followed again" };
         if let Phase::AwaitingConfirmation(attempt, wait) = &mut records.phase {
-            *wait = ConfirmationWait::within(wait.left, self.now, self.settings.boot_id());
+            *wait = ConfirmationWait::within(wait.left, self.clock.now, self.settings.boot_id());
             if attempt.needs_confirmation() {
                 return format!("{then}; {} is to be confirmed within {} s", attempt.version, wait.left);
             }
@@ -184,7 +184,7 @@ impl State {
         }
         if let Some(left) = extend {
             let from = if let Some(wait) = wait {
-                *wait = ConfirmationWait::within(left, self.now, self.settings.boot_id());
+                *wait = ConfirmationWait::within(left, self.clock.now, self.settings.boot_id());
                 "from now"
             } else {
                 attempt.extended = Some(left);
@@ -256,7 +256,7 @@ impl State {
                 self.reconsider();
                 self.lose_health();
                 self.new_decision();
-                self.process.start_at_once(self.now);
+                self.process.start_at_once(self.clock.now);
             }
             _ => {}
         }
@@ -273,10 +273,10 @@ impl State {
             return;
         };
         if matches!(&proposal, Proposal::Command(_, Execution { reason: EventReason::Retried, .. })) {
-            if self.sync.next_retry().is_some_and(|at| self.now < at) {
+            if self.sync.next_retry().is_some_and(|at| !self.clock.reached(at)) {
                 return; // it is obeyed then, if it is still there
             }
-            self.sync.note_retry(self.now);
+            self.sync.note_retry(self.clock.now);
         }
         self.propose(records, proposal);
     }

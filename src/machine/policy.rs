@@ -1,7 +1,7 @@
 //! The node's policy: one place where a candidate is admitted, and what is known of the policy beside what runs.
 
 use super::asks::Asker;
-use super::model::{Moment, RenderError, Rendered, later};
+use super::model::{Moment, RenderError, Rendered};
 use super::records::{Attempt, Records, Version};
 use super::{Level, State, events, limits};
 use kubelet_config::duration::backoff;
@@ -48,11 +48,7 @@ impl Violation {
     }
 }
 
-impl Policy {
-    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.due);
-    }
-}
+impl Policy {}
 
 impl State {
     /// Whether there is a policy, as it was read last.
@@ -83,7 +79,7 @@ impl State {
 
     /// Nobody watched it for a while: what runs is held against it.
     pub(super) fn ask_policy(&mut self) {
-        (self.policy.due, self.policy.failures) = (Some(self.now), 0);
+        (self.policy.due, self.policy.failures) = (Some(self.clock.now), 0);
     }
 
     /// The one place where a candidate is admitted: rendered, and not judged by the kubelet yet. True if it is not.
@@ -126,7 +122,7 @@ impl State {
         if known.into_iter().any(|version| version.has_content(&rendered.digest)) {
             return None;
         }
-        signed.out_of_date(records.sequences.get(&signed.pool).copied(), self.now.wall_seconds())
+        signed.out_of_date(records.sequences.get(&signed.pool).copied(), self.clock.now.wall_seconds())
     }
 
     /// True if what is assigned is not taken up for the policy alone.
@@ -200,7 +196,7 @@ impl State {
             Err(RenderError::NoAnswer(_) | RenderError::Internal(_)) => {
                 let pause = backoff(limits::VERIFY_RETRY, limits::RUNG_RETRY_MAX, self.policy.failures);
                 self.policy.failures = self.policy.failures.saturating_add(1);
-                self.policy.due = Some(later(self.now, pause));
+                self.policy.due = Some(self.clock.after(pause));
                 return;
             }
             Err(_) => return,

@@ -1,8 +1,9 @@
 //! The kubelet's process: starts, exits, stops, and the pauses between.
 
+use super::clock::Clock;
 use super::evidence::{Failure, Query};
 use super::io::{Effect, no_answer};
-use super::model::{Exit, KubeletId, Moment, Rendered, RestartCause, RunId, StartedKubelet, later};
+use super::model::{Exit, KubeletId, Moment, Rendered, RestartCause, RunId, StartedKubelet};
 use super::records::{Phase, RunningConfig, Started, Version};
 use super::{Counter, Level, Run, State, limits};
 use kubelet_config::duration;
@@ -165,8 +166,8 @@ impl Process {
     }
 
     /// True once the next start is due, if it is to be.
-    pub(super) fn is_start_due(&self, now: Moment) -> bool {
-        matches!(self.kubelet, Kubelet::Waiting { until } if now >= until)
+    pub(super) fn is_start_due(&self, clock: &Clock) -> bool {
+        matches!(self.kubelet, Kubelet::Waiting { until } if clock.reached(until))
     }
 
     /// A pause before a start is over.
@@ -184,20 +185,11 @@ impl Process {
 
     /// A kubelet that is being started or stopped is let be; one that was just started gets time to come up, so that a
     /// burst of changes does not cost a restart each, and somebody can tell what is good.
-    pub(super) fn may_change(&self, now: Moment) -> bool {
+    pub(super) fn may_change(&self, clock: &Clock) -> bool {
         match &self.kubelet {
-            Kubelet::Running(run) => run.is_ready() || now >= later(run.started, limits::START_UNDISTURBED),
+            Kubelet::Running(run) => run.is_ready() || clock.lasted(run.started, limits::START_UNDISTURBED),
             Kubelet::Waiting { .. } => self.starts > 0,
             Kubelet::NotBegun | Kubelet::Starting | Kubelet::Stopping | Kubelet::Gone => false,
-        }
-    }
-
-    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        match &self.kubelet {
-            Kubelet::Waiting { until } => due.push(*until),
-            Kubelet::Running(run) if !run.is_ready() => due.push(later(run.started, limits::START_UNDISTURBED)),
-            Kubelet::Starting => due.extend(self.answer_by),
-            Kubelet::Running(_) | Kubelet::Stopping | Kubelet::NotBegun | Kubelet::Gone => {}
         }
     }
 }
@@ -205,7 +197,7 @@ impl Process {
 impl State {
     /// The first start is due now.
     pub(super) fn begin(&mut self) {
-        self.process.kubelet = Kubelet::Waiting { until: self.now };
+        self.process.kubelet = Kubelet::Waiting { until: self.clock.now };
     }
 
     /// Starts the kubelet with this.
@@ -252,7 +244,7 @@ impl State {
     fn await_start(&mut self) {
         self.process.kubelet = Kubelet::Starting;
         self.process.former = None; // from now on it is the port's
-        self.process.answer_by = Some(later(self.now, limits::START_DEADLINE));
+        self.process.answer_by = Some(self.clock.after(limits::START_DEADLINE));
     }
 
     /// Why another version comes to run.
@@ -302,7 +294,7 @@ impl State {
     fn start_failed(&mut self, why: &str, counts: bool) {
         self.log(Level::Warn, format!("the kubelet could not be started: {why}"));
         self.process.starts = self.process.starts.max(1);
-        (self.process.kubelet, self.process.unstarted) = (Kubelet::Waiting { until: self.now }, counts);
+        (self.process.kubelet, self.process.unstarted) = (Kubelet::Waiting { until: self.clock.now }, counts);
         if self.process.leaving {
             return self.leave();
         }
@@ -363,7 +355,7 @@ impl State {
     }
 
     pub(super) fn exited(&mut self, exit: Exit) {
-        let (leaving, now) = (self.process.leaving, self.now);
+        let (leaving, now) = (self.process.leaving, self.clock.now);
         self.hurry_next();
         if self.process.former.take().is_some() {
             self.log(Level::Warn, format!("the kubelet ended before it was gone on with: {exit}"));
@@ -417,18 +409,18 @@ impl State {
             false => grown,
         };
         self.process.crashes = self.process.crashes.saturating_add(1);
-        self.process.kubelet = Kubelet::Waiting { until: later(self.now, pause) };
+        self.process.kubelet = Kubelet::Waiting { until: self.clock.after(pause) };
     }
 
     pub(super) fn tick_process(&mut self) {
         match self.process.kubelet {
-            Kubelet::Starting if self.process.answer_by.is_some_and(|at| self.now >= at) => {
+            Kubelet::Starting if self.process.answer_by.is_some_and(|at| self.clock.reached(at)) => {
                 self.process.answer_by = None;
                 self.start_failed(&no_answer(limits::START_DEADLINE), false);
             }
-            Kubelet::Waiting { until } if self.now >= until && self.is_going_down() => {
+            Kubelet::Waiting { until } if self.clock.reached(until) && self.is_going_down() => {
                 // Its SIGTERM is on the way to us. If not, systemd says so at the next observation.
-                self.process.kubelet = Kubelet::Waiting { until: later(self.now, limits::QUERY_INTERVAL) };
+                self.process.kubelet = Kubelet::Waiting { until: self.clock.after(limits::QUERY_INTERVAL) };
                 self.query(Query::Environment(self.runtime_socket()));
             }
             _ => {}
@@ -463,7 +455,7 @@ impl State {
     /// The supervisor ends.
     pub(super) fn leave(&mut self) {
         self.process.kubelet = Kubelet::Gone;
-        self.writer.flush(&mut self.asks, self.now, &mut self.effects);
+        self.writer.flush(&mut self.asks, &self.clock, &mut self.effects);
         self.effects.push(Effect::Quit);
     }
 }

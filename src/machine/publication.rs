@@ -1,19 +1,13 @@
 //! When the status is published: at rest. What lasts for milliseconds on the way from one state to the next is no news.
 //! And the promise of its error's text, that the log has more.
 
-use super::model::{Moment, later};
 use super::{Kubelet, Level, State, limits};
 
 impl State {
     /// True if the status is one that lasts.
     #[must_use]
     pub fn is_status_due(&self) -> bool {
-        self.status_due_at().is_none_or(|at| self.now >= at)
-    }
-
-    /// When the status is published although something is still under way.
-    pub(super) fn status_due_at(&self) -> Option<Moment> {
-        self.moving_since.map(|since| later(since, limits::STATUS_DELAY))
+        self.moving_since.is_none_or(|since| self.clock.lasted(since, limits::STATUS_DELAY))
     }
 
     /// The text of `status.config.error`, and the reason behind it.
@@ -44,6 +38,6 @@ impl State {
             || !self.launch.is_idle()
             || self.is_policy_awaited()
             || matches!(self.process.kubelet(), Kubelet::Starting | Kubelet::Stopping);
-        self.moving_since = moving.then(|| self.moving_since.unwrap_or(self.now));
+        self.moving_since = moving.then(|| self.moving_since.unwrap_or(self.clock.now));
     }
 }

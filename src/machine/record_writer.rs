@@ -5,9 +5,10 @@
 //! written as soon as the disk takes them.
 
 use super::asks::{Asker, Asks};
+use super::clock::Clock;
 use super::io::{Effect, StoreRequest, log};
 use super::limits;
-use super::model::{Moment, later};
+use super::model::Moment;
 use super::proposal::Proposal;
 use super::records::{Attempt, Records};
 use super::{Counter, Level};
@@ -113,8 +114,8 @@ impl RecordWriter {
     }
 
     /// True if the next start waits for the write under way.
-    pub(super) fn holds_start(&self, now: Moment) -> bool {
-        self.write.as_ref().is_some_and(|write| now < write.holds_start_until)
+    pub(super) fn holds_start(&self, clock: &Clock) -> bool {
+        self.write.as_ref().is_some_and(|write| !clock.reached(write.holds_start_until))
     }
 
     /// Why nothing may be written, if so.
@@ -133,11 +134,11 @@ impl RecordWriter {
         records: Records,
         proposal: Proposal,
         asks: &mut Asks,
-        now: Moment,
+        clock: &Clock,
         fx: &mut Vec<Effect>,
     ) {
         let proposed = Some((proposal, records.clone()));
-        self.submit(records, proposed, asks, now, fx);
+        self.submit(records, proposed, asks, clock, fx);
     }
 
     /// A decision: these records count from now on, and are written as soon as that is possible.
@@ -152,30 +153,30 @@ impl RecordWriter {
         records: Records,
         proposed: Option<(Proposal, Records)>,
         asks: &mut Asks,
-        now: Moment,
+        clock: &Clock,
         fx: &mut Vec<Effect>,
     ) {
         let written = Box::new(records.clone());
         let request = |ticket| Effect::Store(StoreRequest::Record(ticket, written));
-        fx.push(asks.ask(Asker::Writer, now, limits::STORE_DEADLINE, request));
-        self.write = Some(Write { records, proposed, holds_start_until: later(now, limits::LOAD_DEADLINE) });
+        fx.push(asks.ask(Asker::Writer, clock, limits::STORE_DEADLINE, request));
+        self.write = Some(Write { records, proposed, holds_start_until: clock.after(limits::LOAD_DEADLINE) });
         self.overtaken = false;
     }
 
     /// Writes what counts and is not durable, if nothing is in the way of that.
-    pub(super) fn write(&mut self, asks: &mut Asks, now: Moment, fx: &mut Vec<Effect>) {
-        let due = self.failing.as_ref().is_none_or(|failing| now >= failing.retry_at);
+    pub(super) fn write(&mut self, asks: &mut Asks, clock: &Clock, fx: &mut Vec<Effect>) {
+        let due = self.failing.as_ref().is_none_or(|failing| clock.reached(failing.retry_at));
         if self.dirty && self.write.is_none() && self.read_only.is_none() && due {
             // What fails or is given up is due once more.
             self.dirty = false;
-            self.submit(self.current.clone(), None, asks, now, fx);
+            self.submit(self.current.clone(), None, asks, clock, fx);
         }
     }
 
     /// The supervisor ends: what counts is written, whatever is under way before it.
-    pub(super) fn flush(&mut self, asks: &mut Asks, now: Moment, fx: &mut Vec<Effect>) {
+    pub(super) fn flush(&mut self, asks: &mut Asks, clock: &Clock, fx: &mut Vec<Effect>) {
         if std::mem::take(&mut self.dirty) && self.read_only.is_none() {
-            self.submit(self.current.clone(), None, asks, now, fx);
+            self.submit(self.current.clone(), None, asks, clock, fx);
         }
     }
 
@@ -183,12 +184,12 @@ impl RecordWriter {
     pub(super) fn recorded(
         &mut self,
         result: Result<(), String>,
-        now: Moment,
+        clock: &Clock,
         fx: &mut Vec<Effect>,
     ) -> Option<Outcome> {
         let write = self.write.take()?;
         if let Err(why) = result {
-            return self.failed(write, &why, now, fx);
+            return self.failed(write, &why, clock, fx);
         }
         self.failing = None;
         self.saved = write.records;
@@ -202,9 +203,9 @@ impl RecordWriter {
     }
 
     /// Either text may be on disk now: what counts is written back.
-    fn failed(&mut self, write: Write, why: &str, now: Moment, fx: &mut Vec<Effect>) -> Option<Outcome> {
+    fn failed(&mut self, write: Write, why: &str, clock: &Clock, fx: &mut Vec<Effect>) -> Option<Outcome> {
         let failures = self.failing.as_ref().map_or(0, |failing| failing.failures + 1);
-        let retry_at = later(now, duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures));
+        let retry_at = clock.after(duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures));
         self.dirty = true;
         fx.push(Effect::Count(Counter::StoreError));
         let why = format!("the store cannot be written: {why}");
@@ -213,13 +214,6 @@ impl RecordWriter {
         }
         self.failing = Some(Failing { failures, retry_at, why: why.clone() });
         write.proposed.map(|(proposal, _)| (proposal, Err(why)))
-    }
-
-    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.write.as_ref().map(|write| write.holds_start_until));
-        if self.write.is_none() {
-            due.extend(self.failing.as_ref().map(|failing| failing.retry_at));
-        }
     }
 }
 

@@ -139,7 +139,7 @@ impl State {
 
     /// The local files have failed, or are proven.
     pub(super) fn tick_reset(&mut self) {
-        let Some((up, _)) = self.reset_until().filter(|(_, until)| self.now >= *until) else { return };
+        let Some((up, _)) = self.reset_until().filter(|(_, until)| self.clock.reached(*until)) else { return };
         if !up {
             let seconds = self.settings.start_timeout.as_secs();
             self.local_failed(Failure::StartTimeout, format!("the kubelet gave no READY=1 within {seconds} s"));
@@ -149,15 +149,11 @@ impl State {
         }
     }
 
-    pub(super) fn reset_deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.reset_until().map(|(_, until)| until));
-    }
-
     /// Until when the local files have to show what they are worth: to be proven once the kubelet is up, to have failed before. `None`
     /// while they are not tried, the node is at fault, or the kubelet that was healthy is not. One that never answered healthz, which may
     /// be out of reach, is judged by its process.
     fn reset_until(&self) -> Option<(bool, Moment)> {
-        let is_judged = self.suspended().is_none() || self.health.is_runtime_gone(self.now);
+        let is_judged = self.suspended().is_none() || self.health.is_runtime_gone(self.clock.now);
         let run = self.process.run().filter(|_| self.is_reset_tried() && is_judged)?;
         let Some(ready) = run.ready_at else {
             return Some((false, later(run.start_timeout_from, self.settings.start_timeout)));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::asks::{About, Answered, Asker, Asks};
 use super::boot::Reading;
 use super::change::{Change, ChangeTimes};
+use super::clock::Clock;
 use super::drift::Drift;
 use super::fallback::Fallback;
 use super::health::Health;
@@ -70,7 +71,7 @@ pub struct State {
     pub(super) keep_all: bool,
     /// Questions without an answer.
     pub(super) asks: Asks,
-    pub(super) now: Moment,
+    pub(super) clock: Clock,
     /// What the journal was last told that stands in `status.config.error`, with the reason.
     pub(super) logged_error: Option<(&'static str, String)>,
     /// The kubelet that waits to be the next one.
@@ -95,7 +96,7 @@ impl State {
         let mut state = Self {
             writer: RecordWriter::new(records, read_only),
             fallback: Fallback::offline(),
-            now,
+            clock: Clock::at(now),
             ..Self::default()
         };
         state.process = Process::stopped(state.desired());
@@ -108,13 +109,13 @@ impl State {
         if let Input::Loaded(_, id, _) = &input {
             self.process.note_kubelet(id.clone());
         }
-        match input.ticket().map(|ticket| self.asks.answered(ticket, self.now)) {
+        match input.ticket().map(|ticket| self.asks.answered(ticket, self.clock.now)) {
             None => self.note(input),
             Some(Answered::InTime(asker)) => self.answer(asker, input),
             Some(Answered::Late(about)) => self.learn_late(about, input),
             Some(Answered::Unknown) => {}
         }
-        while let Some((asker, answer)) = self.asks.unanswered(self.now) {
+        while let Some((asker, answer)) = self.asks.unanswered(&self.clock) {
             self.answer(asker, answer);
         }
         self.count_trial(); // as the input left it: it may be over within this step
@@ -181,7 +182,7 @@ impl State {
         match (asker, answer) {
             (Asker::Records, Input::RecordsRead(_, stored, id)) => self.records_read(*stored, id),
             (Asker::Writer, Input::Recorded(_, result)) => {
-                if let Some((proposal, result)) = self.writer.recorded(result, self.now, &mut self.effects) {
+                if let Some((proposal, result)) = self.writer.recorded(result, &self.clock, &mut self.effects) {
                     self.recorded(proposal, result);
                 }
             }
@@ -224,11 +225,11 @@ impl State {
 
     /// A clock that stands still or runs back must not undo what was decided.
     pub(super) fn advance(&mut self, now: Moment) {
-        let before = self.now;
+        let before = self.clock.now;
         let quiet = now.since(before) > limits::QUERY_VALID;
-        let due = if quiet { self.deadline() } else { None };
-        self.now = Moment { boot: now.boot.max(before.boot), wall_nanos: now.wall_nanos };
-        if due.is_some_and(|due| self.now.boot.saturating_sub(due) > limits::QUERY_VALID) {
+        let due = self.deadline().filter(|_| quiet);
+        self.clock = Clock::at(Moment { boot: now.boot.max(before.boot), wall_nanos: now.wall_nanos });
+        if due.is_some_and(|due| self.clock.now.boot.saturating_sub(due) > limits::QUERY_VALID) {
             self.woke_up(now.since(before));
         }
     }
@@ -247,9 +248,9 @@ impl State {
         self.tick_launch();
         self.tick_writer();
         self.tick_drift();
+        self.tick_local_files(); // an edit has the policy asked
         self.tick_policy();
         self.tick_on_request();
-        self.tick_local_files();
         self.tick_standby();
         self.tick_watchdog();
         self.note_motion();
@@ -258,42 +259,22 @@ impl State {
     /// When the next [`Input::Tick`] is needed; `None` if only an input can change anything.
     ///
     /// What is due now was done by the step that made it due, or waits for an answer; so only later moments count, and
-    /// the loop cannot spin.
+    /// the loop cannot spin. They are those that the latest step asked its [`Clock`] for.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
-        let mut due = Vec::new();
-        self.reading.deadlines(&mut due);
-        due.extend(self.status_due_at());
-        self.asks.deadlines(&mut due);
-        self.writer.deadlines(&mut due);
-        self.sync.deadlines(self.now, &mut due);
-        self.change_deadlines(&mut due);
-        self.versions.deadlines(self.now, &mut due);
-        self.fallback.deadlines(&mut due);
-        self.drift.deadlines(&mut due);
-        self.policy.deadlines(&mut due);
-        self.on_request.deadlines(&mut due);
-        self.local_files.deadlines(&mut due);
-        self.process.deadlines(&mut due);
-        self.health_deadlines(&mut due);
-        self.trial_deadlines(&mut due);
-        self.reset_deadlines(&mut due);
-        if *self.process.kubelet() != Kubelet::Gone {
-            self.liveness.deadlines(&mut due);
-        }
-        due.into_iter().map(|at| at.boot).filter(|at| *at > self.now.boot).min()
+        self.clock.wake()
     }
 
     fn tick_writer(&mut self) {
         if *self.process.kubelet() == Kubelet::NotBegun {
             return; // what is on record is not known yet
         }
-        self.writer.write(&mut self.asks, self.now, &mut self.effects);
+        self.writer.write(&mut self.asks, &self.clock, &mut self.effects);
     }
 
     /// Has these records written; what follows is done by [`Self::recorded`].
     pub(super) fn propose(&mut self, records: Records, proposal: Proposal) {
-        self.writer.propose(records, proposal, &mut self.asks, self.now, &mut self.effects);
+        self.writer.propose(records, proposal, &mut self.asks, &self.clock, &mut self.effects);
     }
 
     /// A proposal is durable, or could not be recorded.
@@ -311,7 +292,7 @@ impl State {
 
     /// Asks; the answer counts if it comes within that time.
     pub(super) fn ask(&mut self, asker: Asker, patience: Duration, request: impl FnOnce(Ticket) -> Effect) {
-        self.effects.push(self.asks.ask(asker, self.now, patience, request));
+        self.effects.push(self.asks.ask(asker, &self.clock, patience, request));
     }
 
     /// Told as an event of the Node, in the journal and in the history.
@@ -355,7 +336,7 @@ impl State {
 
     /// True if the time has come to ask, and the question before is answered.
     pub(super) fn is_time_to_ask(&self, asker: Asker, due: Option<Moment>) -> bool {
-        !self.asks.is_open(asker) && due.is_some_and(|due| self.now >= due)
+        !self.asks.is_open(asker) && due.is_some_and(|due| self.clock.reached(due))
     }
 
     /// Finds out whether this kubelet binary can be a judge, while there is time.
@@ -490,7 +471,7 @@ impl State {
     /// The moment of the latest step.
     #[must_use]
     pub fn now(&self) -> Moment {
-        self.now
+        self.clock.now
     }
 
     /// True if the status shows the recorded assignment as assigned, and no other that is held back.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::clock::Clock;
 use super::io::Effect;
 use super::model::{Moment, later};
 use super::{State, limits};
@@ -145,7 +146,7 @@ impl ConfigSync {
         self.retry.map_or(0, |(failures, _)| failures + 1)
     }
 
-    fn resolution(&self, now: Moment) -> Resolution {
+    fn resolution(&self, clock: &Clock) -> Resolution {
         match &self.assignment {
             Assignment::Unknown => Resolution::Nothing,
             Assignment::AllNil => {
@@ -154,7 +155,7 @@ impl ConfigSync {
             Assignment::Invalid(why) => Resolution::Failed(SyncError::Download, why.clone()),
             Assignment::Local => Resolution::Local,
             Assignment::Map(reference) | Assignment::Default(reference) => match &self.config_map {
-                ConfigMapState::Failed { why, since } if now >= later(*since, limits::DOWNLOAD_PATIENCE) => {
+                ConfigMapState::Failed { why, since } if clock.lasted(*since, limits::DOWNLOAD_PATIENCE) => {
                     Resolution::Failed(SyncError::Download, why.clone())
                 }
                 ConfigMapState::Pending | ConfigMapState::Failed { .. } => Resolution::Nothing,
@@ -163,13 +164,6 @@ impl ConfigSync {
                 }
                 ConfigMapState::Checkpointed(source) => Resolution::Version(source.clone(), None),
             },
-        }
-    }
-
-    pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {
-        due.extend(self.retry.map(|(_, at)| at).into_iter().chain(self.next_retry()).filter(|at| *at > now));
-        if let (ConfigMapState::Failed { since, .. }, None) = (&self.config_map, &self.error) {
-            due.push(later(*since, limits::DOWNLOAD_PATIENCE));
         }
     }
 }
@@ -240,14 +234,14 @@ impl State {
         }
         let since = match &self.sync.config_map {
             ConfigMapState::Failed { since, .. } => *since,
-            _ => self.now,
+            _ => self.clock.now,
         };
         self.sync.config_map = ConfigMapState::Failed { why, since };
     }
 
     /// What is to be done now; `None` while a failure of ours is not to be repeated yet.
     pub(super) fn resolution(&self) -> Option<Resolution> {
-        self.sync.retry.is_none_or(|(_, at)| self.now >= at).then(|| self.sync.resolution(self.now))
+        self.sync.retry.is_none_or(|(_, at)| self.clock.reached(at)).then(|| self.sync.resolution(&self.clock))
     }
 
     /// Forgets that the ConfigMap was seen and asks for it again.
@@ -297,7 +291,7 @@ impl State {
     /// Our own trouble: it is said, and tried again after a pause.
     pub(super) fn postpone(&mut self, why: String) {
         let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.sync.next_failure());
-        self.postpone_until(why, later(self.now, pause));
+        self.postpone_until(why, self.clock.after(pause));
     }
 
     /// The same, until that time.

@@ -114,7 +114,7 @@ impl State {
         self.update_health();
         self.miss_pings();
         self.tick_queries();
-        if self.trial.pending.as_ref().is_some_and(|pending| self.now >= pending.until) {
+        if self.trial.pending.as_ref().is_some_and(|pending| self.clock.reached(pending.until)) {
             return self.resolve_failure();
         }
         let Some(run) = self.process.run().filter(|_| self.trial.pending.is_none()).cloned() else { return };
@@ -132,33 +132,20 @@ impl State {
         self.tick_adopted();
     }
 
-    pub(super) fn trial_deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.trial.pending.as_ref().map(|pending| pending.until));
-        due.extend(self.trial.adopted_at.map(|at| later(at, self.settings.trial_duration)));
-        self.confirm_deadlines(due);
-        due.extend(self.progress_due());
-        self.control_test_deadlines(due);
-        let Some((run, healthy)) = self.process.run().and_then(|run| Some((run, run.healthy_since?))) else { return };
-        if let Phase::Trial(attempt) = &self.records().phase {
-            due.push(later(healthy, self.settings.trial_duration.saturating_sub(attempt.earned)));
-            due.push(later(run.ready_at.unwrap_or(healthy), limits::ATTRIBUTION));
-        }
-    }
-
     /// Notes a failure, and has the node observed before it is judged.
     fn note_failure(&mut self, failure: Failure, detail: String, run: Option<&Run>) {
         let in_outage = self.suspended() == Some(Suspension::ApiServer);
         // No kubelet ends at once for want of an API server.
-        let is_long = |since: &Moment| self.now.since(*since) >= limits::QUERY_INTERVAL;
+        let is_long = |since: &Moment| self.clock.now.since(*since) >= limits::QUERY_INTERVAL;
         let lacked_contact = run.and_then(|run| run.bad.get(&Signal::ApiServer)).is_some_and(is_long);
-        let lived = run.map_or(Duration::ZERO, |run| self.now.since(run.started));
+        let lived = run.map_or(Duration::ZERO, |run| self.clock.now.since(run.started));
         let run = FailedRun { lived, unstarted: run.is_none(), in_outage, lacked_contact, control_lacked_it: false };
         self.effects.push(Effect::ReadLogTail);
         self.query(Query::Environment(self.runtime_socket()));
         if failure.family() == Some(FailureFamily::Contact) {
             self.query(Query::Lease); // it may be back since it was asked for last
         }
-        let until = later(self.now, limits::QUERY_DEADLINE);
+        let until = self.clock.after(limits::QUERY_DEADLINE);
         self.trial.pending = Some(PendingFailure { failure, detail, run, until });
     }
 
@@ -182,7 +169,7 @@ impl State {
         let is_tested = |suspension| match suspension {
             Suspension::ApiServer => dead,
             // After a reset the local files may be what takes it away.
-            Suspension::Runtime if self.is_reset_tried() => self.health.is_runtime_gone(self.now),
+            Suspension::Runtime if self.is_reset_tried() => self.health.is_runtime_gone(self.clock.now),
             Suspension::Runtime => failure == Failure::Signal(Signal::Runtime),
             Suspension::DiskFull | Suspension::ShuttingDown => false,
         };
@@ -281,7 +268,7 @@ impl State {
 
     /// The health earned so far is kept, or lost by the verdict.
     fn keep_earned(&mut self, run: &Run) {
-        let (now, suspended, on_trial) = (self.now, self.suspended().is_some(), self.is_on_trial());
+        let (now, suspended, on_trial) = (self.clock.now, self.suspended().is_some(), self.is_on_trial());
         let Some(attempt) = self.writer.attempt_mut().filter(|_| on_trial) else { return };
         if let Some(since) = run.healthy_since {
             attempt.earned += now.since(since);
@@ -294,12 +281,12 @@ impl State {
     fn tick_proof(&mut self, run: &Run) {
         match self.records().phase.clone() {
             Phase::Trial(attempt) => {
-                let watched = self.running().healthz.is_none() || run.is_watched(self.now);
-                let earned = run.healthy_since.map(|since| attempt.earned + self.now.since(since));
+                let watched = self.running().healthz.is_none() || run.is_watched(self.clock.now);
+                let missing = self.settings.trial_duration.saturating_sub(attempt.earned);
                 // It may not be known yet whether it can be held against the version; but what fails is not proven.
                 if !watched
                     || self.failing(run).is_some()
-                    || earned.is_none_or(|earned| earned < self.settings.trial_duration)
+                    || run.healthy_since.is_none_or(|since| !self.clock.lasted(since, missing))
                     || !self.writer.is_idle()
                 {
                     return;
@@ -365,8 +352,8 @@ impl State {
             return;
         }
         let records = Records { last_known_good: records.assigned.clone(), ..records.clone() };
-        let since = *self.trial.adopted_at.get_or_insert(self.now);
-        if self.now >= later(since, self.settings.trial_duration) && self.writer.is_idle() {
+        let since = *self.trial.adopted_at.get_or_insert(self.clock.now);
+        if self.clock.lasted(since, self.settings.trial_duration) && self.writer.is_idle() {
             self.propose(records, Proposal::Note);
         }
     }
@@ -384,7 +371,7 @@ impl State {
     pub(crate) fn trial_remaining(&self) -> Option<Duration> {
         let attempt = self.records().phase.trial().filter(|_| self.is_on_trial())?;
         let healthy = self.process.run().and_then(|run| run.healthy_since);
-        let healthy = healthy.map_or(Duration::ZERO, |since| self.now.since(since));
+        let healthy = healthy.map_or(Duration::ZERO, |since| self.clock.now.since(since));
         Some(self.settings.trial_duration.saturating_sub(attempt.earned + healthy))
     }
 
@@ -403,7 +390,7 @@ impl State {
         let Some(run) = self.process.run().filter(|run| self.is_on_trial() && run.healthy_since.is_none()) else {
             return Vec::new();
         };
-        let lasts = |since: &Moment| self.now.since(*since) >= self.settings.start_timeout;
+        let lasts = |since: &Moment| self.clock.now.since(*since) >= self.settings.start_timeout;
         run.bad.iter().filter(|(_, since)| lasts(since)).map(|(signal, _)| *signal).collect()
     }
 

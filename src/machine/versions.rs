@@ -20,8 +20,9 @@ use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
+use super::clock::Clock;
 use super::evidence::Failure;
-use super::model::{ConfigError, KubeletId, LoadTarget, Moment, Rendered, Verdict, later};
+use super::model::{ConfigError, KubeletId, LoadTarget, Moment, Rendered, Verdict};
 use super::{State, limits};
 use kubelet_config::digest::Digest;
 use kubelet_config::duration;
@@ -297,21 +298,21 @@ impl Versions {
         self.unusable.get(&key(version))
     }
 
-    pub(super) fn is_usable(&self, version: &Version, now: Moment) -> bool {
-        self.unusable(version).is_none_or(|unusable| now >= unusable.until)
+    pub(super) fn is_usable(&self, version: &Version, clock: &Clock) -> bool {
+        self.unusable(version).is_none_or(|unusable| clock.reached(unusable.until))
     }
 
     /// True if one may be usable, but cannot be read for now.
-    pub(super) fn is_any_unread(&self, now: Moment) -> bool {
-        self.unusable.values().any(|unusable| unusable.error == ConfigError::Internal && now < unusable.until)
+    pub(super) fn is_any_unread(&self, clock: &Clock) -> bool {
+        self.unusable.values().any(|unusable| unusable.error == ConfigError::Internal && !clock.reached(unusable.until))
     }
 
     /// It cannot be used for a time that grows; true if that is news. Of too many, the one that is tried again first goes.
-    pub(super) fn cannot_use(&mut self, version: &Version, error: ConfigError, why: &str, now: Moment) -> bool {
+    pub(super) fn cannot_use(&mut self, version: &Version, error: ConfigError, why: &str, clock: &Clock) -> bool {
         let before = self.unusable(version);
         let (times, is_news) = before.map_or((0, true), |before| (before.times.saturating_add(1), before.why != why));
         let pause = duration::backoff(limits::RUNG_RETRY_FIRST, limits::RUNG_RETRY_MAX, times);
-        let unusable = Unusable { error, why: why.to_owned(), until: later(now, pause), times };
+        let unusable = Unusable { error, why: why.to_owned(), until: clock.after(pause), times };
         self.unusable.insert(key(version), unusable);
         if self.unusable.len() > limits::UNUSABLE_KEPT {
             let first = self.unusable.iter().min_by_key(|(_, unusable)| unusable.until).map(|(key, _)| key.clone());
@@ -386,11 +387,6 @@ impl Versions {
     pub(super) fn refused_late(&self, content: &Digest, kubelet: &KubeletId) -> Option<&(ConfigError, String)> {
         self.unjudged(content, kubelet)?.refused.as_ref()
     }
-
-    /// The next moments at which one is tried again.
-    pub(super) fn deadlines(&self, now: Moment, due: &mut Vec<Moment>) {
-        due.extend(self.unusable.values().map(|unusable| unusable.until).filter(|at| *at > now));
-    }
 }
 
 impl State {
@@ -415,7 +411,7 @@ impl State {
             error,
             detail: detail.to_owned(),
             reason,
-            time: status::timestamp(self.now.wall_nanos),
+            time: status::timestamp(self.clock.now.wall_nanos),
             kubelet_version: self.kubelet_version.clone().unwrap_or_default(),
             log_tail: self.last_log_lines(limits::LOG_LINES_KEPT),
             by_policy: false,

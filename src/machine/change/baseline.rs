@@ -16,7 +16,7 @@ impl State {
             return Some(before);
         }
         let mut baseline = self.inquiry_of_change()?.good.clone();
-        let started = |run: &&Run| run.is_ready() || self.now.since(run.started) >= self.settings.start_timeout;
+        let started = |run: &&Run| run.is_ready() || self.clock.now.since(run.started) >= self.settings.start_timeout;
         let Some(run) = self.process.run().filter(started) else {
             // A kubelet that is not up gives no signs. The node around it does, and what was good on this node
             // before counts; where that is not known, the kubelet's own signs must come.
@@ -31,11 +31,11 @@ impl State {
             baseline.insert(Signal::NodeReady);
         }
         let pinged = run.good.get(&Signal::Watchdog);
-        if pinged.is_some_and(|at| self.now.since(*at) <= self.patience(Signal::Watchdog)) {
+        if pinged.is_some_and(|at| self.clock.now.since(*at) <= self.patience(Signal::Watchdog)) {
             baseline.insert(Signal::Watchdog);
         }
         // What was good on this node before may take its time with a kubelet that has just come up.
-        let up_for = run.ready_at.map_or(Duration::MAX, |ready| self.now.since(ready));
+        let up_for = run.ready_at.map_or(Duration::MAX, |ready| self.clock.now.since(ready));
         let slow = [Signal::Healthz, Signal::NodeReady, Signal::Lease];
         let slow = slow.into_iter().filter(|signal| up_for < self.patience(*signal));
         baseline.extend(slow.filter(|signal| self.records().good_signals.contains(signal)));

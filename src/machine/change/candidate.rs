@@ -42,7 +42,8 @@ impl State {
                     .to_owned(),
             );
         }
-        if let Some(unusable) = self.versions.unusable(&version).filter(|unusable| self.now < unusable.until) {
+        if let Some(unusable) = self.versions.unusable(&version).filter(|unusable| !self.clock.reached(unusable.until))
+        {
             let (why, until) = (unusable.why.clone(), unusable.until);
             return self.put_off_change(why, until);
         }
@@ -95,7 +96,7 @@ impl State {
     fn adopt(&mut self, version: &Version, rendered: Rendered, confirm_within: Option<u64>) {
         let mut records = self.records().clone();
         let proven = is_same(Some(version), records.last_known_good.as_ref());
-        let (now, boot_id, waits) = (self.now, self.settings.boot_id(), self.awaits_retry(version));
+        let (now, boot_id, waits) = (self.clock.now, self.settings.boot_id(), self.awaits_retry(version));
         let accepts_lost_pods = accepts_lost_pods(rendered.annotations.acknowledge.as_deref());
         match &mut records.phase {
             Phase::Trial(attempt) | Phase::AwaitingConfirmation(attempt, _)

@@ -31,7 +31,7 @@ use crate::machine::asks::Observation;
 use crate::machine::evidence::{Baseline, Hold, NodePressure, Query, Signal};
 use crate::machine::model::{Moment, Rendered, later};
 use crate::machine::records::Version;
-use crate::machine::{Level, Run, State, events, parse_courtesy};
+use crate::machine::{Level, Run, State, events, limits, parse_courtesy};
 use kubelet_config::hazard;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::source::{ConfigAnnotations, Source};
@@ -80,7 +80,7 @@ impl State {
         if !is_urgent && !pressure.is_empty() {
             return self.hold(&Hold::Pressure(pressure), None);
         }
-        if inquiry.is_open(self.now) && (inquiry.asked_everything || !is_urgent) {
+        if inquiry.is_open(&self.clock) && (inquiry.asked_everything || !is_urgent) {
             return;
         }
         let until = self.courtesy_until();
@@ -88,7 +88,7 @@ impl State {
         let is_from_server = source.as_ref().is_some_and(|source| !source.is_local_files()) && self.settings.api_server;
         let is_away = is_from_server && !inquiry.good.contains(&Signal::ApiServer);
         let (asked_everything, is_stale, streams) =
-            (inquiry.asked_everything, inquiry.is_stale(self.now), inquiry.streams);
+            (inquiry.asked_everything, inquiry.is_stale(self.clock.now), inquiry.streams);
         let (source, rendered) = (source.clone(), rendered.clone());
         match (lost.filter(|_| !is_urgent), until, streams) {
             (Some(lost), ..) => self.hold(&lost, None),
@@ -135,8 +135,8 @@ impl State {
     fn courtesy_until(&self) -> Option<Moment> {
         let Change { source: Some(_), stage: Stage::Gate(rendered), .. } = self.change.as_ref()? else { return None };
         let courtesy = self.courtesy(&rendered.annotations).ok().filter(|_| !self.is_urgent(rendered))?;
-        let since = self.pending.wait.as_ref().and_then(|wait| wait.courtesy_since).unwrap_or(self.now);
-        Some(later(since, courtesy)).filter(|until| self.now < *until)
+        let since = self.pending.wait.as_ref().and_then(|wait| wait.courtesy_since).unwrap_or(self.clock.now);
+        Some(later(since, courtesy)).filter(|until| !self.clock.reached(*until))
     }
 
     /// Asks for all that is to be known right before a switch.
@@ -164,7 +164,8 @@ impl State {
             }
             asked.insert(observation);
         }
-        let now = self.now;
+        let now = self.clock.now;
+        self.clock.after(limits::BASELINE);
         if let Some(inquiry) = self.inquiry_mut() {
             (inquiry.asked_at, inquiry.unanswered, inquiry.asked_everything) = (Some(now), asked, false);
             inquiry.streams = None;
@@ -203,7 +204,7 @@ impl State {
 
     /// The change waits for this, which is told once, and asked for when that is due.
     fn hold(&mut self, hold: &Hold, until: Option<Moment>) {
-        let now = self.now;
+        let now = self.clock.now;
         let Some(source) = self.change.as_ref().map(|change| change.source.clone()) else { return };
         let Wait { inquiry, missed_turn, courtesy_since, told_of, .. } = self.wait_of(source.as_ref());
         if inquiry.hold.as_ref().is_none_or(|before| before.label() != hold.label()) {
@@ -232,11 +233,18 @@ impl State {
             Hold::PodsLost(..) => self.ask_node(&[Observation::Pods]),
             Hold::ApiServer => self.ask_everything(),
         }
+        self.next_question_is_due();
+    }
+
+    /// True if what holds the change is to be asked for once more.
+    fn next_question_is_due(&self) -> bool {
+        let next = self.inquiry_of_change().and_then(Inquiry::next_question);
+        next.is_some_and(|at| self.clock.reached(at))
     }
 
     /// The wait of this version.
     pub(super) fn wait_of(&mut self, source: Option<&Source>) -> &mut Wait {
-        let first_seen = self.now;
+        let first_seen = self.clock.now;
         self.pending.wait.take_if(|wait| wait.source.as_ref() != source);
         self.pending.wait.get_or_insert_with(|| Wait {
             source: source.cloned(),
@@ -269,14 +277,6 @@ impl State {
         self.inquiry_of_change()?.hold.as_ref()
     }
 
-    /// When the change wants attention, beside its open question.
-    pub(in crate::machine) fn change_deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.pending_start());
-        if let Some(inquiry) = self.inquiry_of_change() {
-            inquiry.deadlines(due);
-        }
-    }
-
     /// What was asked of another kubelet says nothing of the next one. What holds the change does so until that is known.
     pub(in crate::machine) fn forget_answers(&mut self) {
         let Some(inquiry) = self.inquiry_mut() else { return };
@@ -292,7 +292,7 @@ impl State {
     #[must_use]
     pub fn waiting(&self) -> Option<Waiting<'_>> {
         let (source, inquiry) = (&self.change.as_ref()?.source, self.inquiry_of_change()?);
-        if inquiry.until.is_some_and(|until| self.now >= until) && !self.writer.is_idle() {
+        if inquiry.until.is_some_and(|until| self.clock.now >= until) && !self.writer.is_idle() {
             return None;
         }
         Some(Waiting { source: source.as_ref(), hold: inquiry.hold.as_ref()?, until: inquiry.until })

@@ -36,14 +36,14 @@ impl State {
 
     /// True if the turn came while the API server was away: all whose turn has passed would switch at the moment of its return.
     pub(super) fn restart_missed_turn(&mut self, source: &Source) -> bool {
-        let (now, pause) = (self.now, self.spread_wait(source));
+        let (now, pause) = (self.clock.now, self.spread_wait(source));
         let wait = self.wait_of(Some(source));
         if !std::mem::take(&mut wait.missed_turn) || pause.is_zero() {
             return false;
         }
         (wait.first_seen, wait.courtesy_since, wait.inquiry) = (now, None, Inquiry::default());
         if let Some(change) = &mut self.change {
-            change.starts_at = Some(later(now, pause));
+            change.starts_at = Some(self.clock.after(pause));
         }
         true
     }
@@ -57,7 +57,7 @@ impl State {
 
     /// The start of the change, if it is still to come.
     pub(in crate::machine) fn pending_start(&self) -> Option<Moment> {
-        self.change.as_ref()?.starts_at.filter(|at| *at > self.now)
+        self.change.as_ref()?.starts_at.filter(|at| !self.clock.reached(*at))
     }
 }
 

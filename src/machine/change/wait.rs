@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::machine::asks::Observation;
+use crate::machine::clock::Clock;
 use crate::machine::evidence::{Baseline, Hold};
 use crate::machine::limits;
 use crate::machine::model::{Moment, later};
@@ -51,9 +52,9 @@ pub(super) struct Inquiry {
 
 impl Inquiry {
     /// True while answers are waited for.
-    pub(super) fn is_open(&self, now: Moment) -> bool {
-        let is_in_time = |asked_at| now < later(asked_at, limits::BASELINE);
-        let is_held = self.asked_everything || self.until.is_none_or(|until| now < until);
+    pub(super) fn is_open(&self, clock: &Clock) -> bool {
+        let is_in_time = |asked_at| !clock.lasted(asked_at, limits::BASELINE);
+        let is_held = self.asked_everything || self.until.is_none_or(|until| !clock.reached(until));
         !self.unanswered.is_empty() && is_held && self.asked_at.is_some_and(is_in_time)
     }
 
@@ -72,12 +73,6 @@ impl Inquiry {
             }
         };
         Some(later(self.asked_at?, pause))
-    }
-
-    pub(super) fn deadlines(&self, due: &mut Vec<Moment>) {
-        due.extend(self.asked_at.map(|asked_at| later(asked_at, limits::BASELINE)));
-        due.extend(self.next_question());
-        due.extend(self.until);
     }
 }
 

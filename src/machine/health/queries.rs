@@ -3,7 +3,6 @@
 use crate::machine::asks::{Asker, Observation};
 use crate::machine::evidence::{Query, Signal, Suspension};
 use crate::machine::io::Effect;
-use crate::machine::model::later;
 use crate::machine::{State, limits};
 use kubelet_config::rendering::HealthzTarget;
 use std::time::Duration;
@@ -16,14 +15,14 @@ impl State {
 
     /// Begins to observe, or ends that.
     pub(in crate::machine) fn update_observing(&mut self) {
-        let (now, observing) = (self.now, self.is_observing());
+        let (now, observing) = (self.clock.now, self.is_observing());
         let Some(run) = self.process.run_mut().filter(|run| run.is_ready() && observing) else {
             // Whether the node is still at fault is asked as well before the kubelet is up.
             let by_node = self.health.suspended.is_some_and(|(suspension, _)| suspension != Suspension::ApiServer);
             let asked = |observation: Observation| observing && by_node && observation == Observation::Environment;
             self.health.due.retain(|observation, _| asked(*observation));
             if asked(Observation::Environment) {
-                self.health.due.entry(Observation::Environment).or_insert(later(now, limits::QUERY_INTERVAL));
+                self.health.due.entry(Observation::Environment).or_insert(self.clock.after(limits::QUERY_INTERVAL));
             }
             return;
         };
@@ -35,7 +34,7 @@ impl State {
             run.forget_health();
             run.await_signals(now);
             self.health.due = Observation::ALL.map(|observation| (observation, now)).into();
-            self.health.due.insert(Observation::Pods, later(now, limits::POD_QUERY_DELAY));
+            self.health.due.insert(Observation::Pods, self.clock.after(limits::POD_QUERY_DELAY));
         }
     }
 
@@ -77,10 +76,10 @@ impl State {
     /// Asks whatever is due to be asked.
     pub(in crate::machine) fn tick_queries(&mut self) {
         for observation in Observation::ALL {
-            if self.health.due.get(&observation).is_none_or(|due| self.now < *due) {
+            if self.health.due.get(&observation).is_none_or(|due| !self.clock.reached(*due)) {
                 continue;
             }
-            self.health.due.insert(observation, later(self.now, self.pause_after(observation)));
+            self.health.due.insert(observation, self.clock.after(self.pause_after(observation)));
             match (observation, self.running().healthz.clone()) {
                 (Observation::Healthz, Some(target)) => self.probe(target),
                 (Observation::Healthz, None) => {}
@@ -97,7 +96,7 @@ impl State {
 
     /// A server that has left all questions without an answer for a while is away like one that refuses them.
     fn note_silence(&mut self) {
-        let now = self.now;
+        let now = self.clock.now;
         let asked = self.asks.is_open(Asker::Observed(Observation::Lease));
         if let Some(run) = self.process.run_mut().filter(|_| asked) {
             let heard = run.good.get(&Signal::ApiServer).copied().or(run.ready_at).unwrap_or(run.started);
@@ -117,7 +116,7 @@ impl State {
                 // The trial's clock waits for the first renewal, which comes with the start.
                 let awaited = self.is_required_signal(Signal::Lease) || self.is_required_signal(Signal::ApiServer);
                 let eager = self.process.run().is_some_and(|run| {
-                    let fresh = run.is_fresh(run.ready_at, limits::QUERY_EAGER_FOR, self.now);
+                    let fresh = run.is_fresh(run.ready_at, limits::QUERY_EAGER_FOR, self.clock.now);
                     fresh && awaited && !run.good.contains_key(&Signal::Lease)
                 });
                 if eager { limits::QUERY_EAGER } else { limits::QUERY_INTERVAL }

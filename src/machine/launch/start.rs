@@ -3,7 +3,7 @@
 use super::{Next, Stage};
 use crate::machine::asks::Asker;
 use crate::machine::io::{Effect, StoreRequest};
-use crate::machine::model::{Rendered, RestartCause, StateFiles, StateFilesFound, later};
+use crate::machine::model::{Rendered, RestartCause, StateFiles, StateFilesFound};
 use crate::machine::records::Version;
 use crate::machine::{Kubelet, Level, State, events, limits};
 use kubelet_config::hazard;
@@ -63,7 +63,7 @@ impl State {
         let restore = version.is_none() || version.as_ref() != attempt;
         // A kubelet that the monitor started by itself may run with them: that ends first, if they are another policy's.
         let look = self.process.former().is_some();
-        let until = later(self.now, self.asks.patience(Asker::StateFiles, limits::LOAD_DEADLINE)).boot;
+        let until = self.clock.after(self.asks.patience(Asker::StateFiles, limits::LOAD_DEADLINE)).boot;
         let state_files = StateFiles { policy: policy.clone(), restore, look, until };
         self.ask(Asker::StateFiles, limits::LOAD_DEADLINE, |ticket| {
             Effect::Store(StoreRequest::SwapStateFiles(ticket, state_files))

@@ -72,9 +72,9 @@ fn a_trial_judges_for_itself() {
     run_with(&mut state, RunningConfig { version: Some(version), ..RunningConfig::default() });
     pings_seen(&mut state, 1..10, true);
     assert!(state.pings_itself());
-    state.health.set_suspended(Some(Suspension::DiskFull), state.now);
+    state.health.set_suspended(Some(Suspension::DiskFull), state.clock.now);
     assert!(!state.pings_itself(), "nobody is judged now: systemd minds a kubelet that hangs");
-    state.health.set_suspended(None, state.now);
+    state.health.set_suspended(None, state.clock.now);
     pings_seen(&mut state, 10..30, true);
     let heard = pings_seen(&mut state, 30..60, false);
     assert_eq!(heard.len(), 3, "{heard:?}");

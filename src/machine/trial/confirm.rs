@@ -25,7 +25,7 @@ impl State {
 
     pub(super) fn await_confirmation(&mut self, mut attempt: Attempt) {
         (attempt.exits, attempt.breaks) = (0, 0); // they were the trial's, which it passed
-        let wait = ConfirmationWait::within(attempt.confirm_seconds(), self.now, self.settings.boot_id());
+        let wait = ConfirmationWait::within(attempt.confirm_seconds(), self.clock.now, self.settings.boot_id());
         let records = Records { phase: Phase::AwaitingConfirmation(attempt, wait), ..self.records().clone() };
         self.propose(records, Proposal::AwaitConfirmation);
     }
@@ -44,18 +44,19 @@ impl State {
     /// The wait for a confirmation: it ends, or what is left of it is noted now and then.
     pub(super) fn tick_confirmation(&mut self, wait: &ConfirmationWait) {
         let boot_id = self.settings.boot_id();
-        let left = wait.left_at(self.now, &boot_id);
-        if left == 0 {
+        let now = self.clock.now;
+        let is_over = |seconds| self.clock.reached(Moment { boot: Duration::from_secs(seconds), ..now });
+        let noted_until = wait.until.saturating_sub(wait.left) + limits::CONFIRM_RECORD_INTERVAL.as_secs();
+        if is_over(wait.until) {
             if self.writer.is_writing() {
                 return; // it may be the confirmation that is on its way to the disk
             }
             return self.roll_back(Failure::Unconfirmed, "nobody confirmed it in time");
         }
-        let noted = wait.left.saturating_sub(left) >= limits::CONFIRM_RECORD_INTERVAL.as_secs();
-        if noted && self.writer.is_idle() {
+        if is_over(noted_until) && self.writer.is_idle() {
             let mut records = self.records().clone();
             if let Phase::AwaitingConfirmation(_, wait) = &mut records.phase {
-                let renewed = ConfirmationWait::within(left, self.now, boot_id);
+                let renewed = ConfirmationWait::within(wait.left_at(now, &boot_id), now, boot_id);
                 // What people were promised stays, to the second, unless the machine was started anew.
                 let wall = if wait.boot_id == renewed.boot_id { wait.wall } else { renewed.wall };
                 *wait = ConfirmationWait { wall, ..renewed };
@@ -74,22 +75,12 @@ impl State {
     /// Seconds left to confirm what runs, if it waits for that.
     #[must_use]
     pub fn confirm_left(&self) -> Option<u64> {
-        self.confirmation().map(|wait| wait.left_at(self.now, &self.settings.boot_id()))
+        self.confirmation().map(|wait| wait.left_at(self.clock.now, &self.settings.boot_id()))
     }
 
     /// The wall clock when that wait ends, as it was promised.
     #[must_use]
     pub fn confirm_by(&self) -> Option<u64> {
         self.confirmation().map(|wait| wait.wall).filter(|wall| *wall != 0)
-    }
-
-    /// When the wait for a confirmation wants attention.
-    pub(super) fn confirm_deadlines(&self, due: &mut Vec<Moment>) {
-        if let Some(wait) = self.confirmation().filter(|_| self.is_on_trial()) {
-            let noted = wait.until.saturating_sub(wait.left) + limits::CONFIRM_RECORD_INTERVAL.as_secs();
-            for seconds in [wait.until, noted] {
-                due.push(Moment { boot: Duration::from_secs(seconds), ..self.now });
-            }
-        }
     }
 }

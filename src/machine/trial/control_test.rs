@@ -15,6 +15,7 @@
 
 use std::time::Duration;
 
+use crate::machine::clock::Clock;
 use crate::machine::evidence::{FailedRun, Failure, FailureFamily, Signal};
 use crate::machine::model::{Moment, later};
 use crate::machine::proposal::Proposal;
@@ -32,8 +33,8 @@ enum Finding {
 }
 
 /// The table above, but for last known good failing in the same way.
-fn finding(failure: Failure, failed: FailedRun, run: &Run, trial: Duration, now: Moment) -> Option<Finding> {
-    let lived = |since: Option<Moment>| since.is_some_and(|since| now.since(since) >= needed(failure, failed, trial));
+fn finding(failure: Failure, failed: FailedRun, run: &Run, trial: Duration, clock: &Clock) -> Option<Finding> {
+    let lived = |since: Option<Moment>| since.is_some_and(|since| clock.lasted(since, needed(failure, failed, trial)));
     if failure.family() == Some(FailureFamily::Process) {
         let in_outage = failed.in_outage || failed.lacked_contact && failed.control_lacked_it;
         if in_outage && run.is_good(Signal::ApiServer) {
@@ -80,7 +81,7 @@ impl State {
         match self.records().phase.clone() {
             Phase::ControlTest(attempt, failure) if self.writer.is_idle() => {
                 let trial = self.settings.trial_duration;
-                match finding(failure, attempt.failed, run, trial, self.now) {
+                match finding(failure, attempt.failed, run, trial, &self.clock) {
                     Some(Finding::ToBlame) => {
                         let active = Version::name(self.active());
                         self.log(Level::Info, format!("{active} lives: the fault was with {}", attempt.version));
@@ -96,7 +97,7 @@ impl State {
             }
             Phase::RetryLater(attempt, _) if !self.has_recovered() => {
                 let is_waited_for = self.is_waited_for(attempt.retry_wait());
-                let is_healthy = run.healthy_since.is_some_and(|at| self.now.since(at) >= attempt.retry_wait());
+                let is_healthy = run.healthy_since.is_some_and(|at| self.clock.lasted(at, attempt.retry_wait()));
                 if is_healthy || is_waited_for {
                     let how = if is_healthy { "is healthy again" } else { "does not get well either" };
                     self.log(Level::Info, format!("what runs {how}: the cleared version is tried once more"));
@@ -109,35 +110,15 @@ impl State {
 
     /// What runs could have been well for so long by now, and nothing was known to be wrong with the node meanwhile.
     fn is_waited_for(&mut self, time: Duration) -> bool {
-        let since = *self.trial.waiting_since.get_or_insert(self.now);
+        let since = *self.trial.waiting_since.get_or_insert(self.clock.now);
         if self.suspended().is_some() || self.is_runtime_away() {
-            self.trial.ill_since.get_or_insert(self.now);
+            self.trial.ill_since.get_or_insert(self.clock.now);
             return false;
         }
-        let ill = self.trial.ill_since.take().map_or(Duration::ZERO, |ill| self.now.since(ill));
+        let ill = self.trial.ill_since.take().map_or(Duration::ZERO, |ill| self.clock.now.since(ill));
         let since = later(since, ill);
         self.trial.waiting_since = Some(since);
-        self.now.since(since) >= time + limits::NOT_RECOVERING
-    }
-
-    /// When that wants attention.
-    pub(super) fn control_test_deadlines(&self, due: &mut Vec<Moment>) {
-        let run = self.process.run();
-        let healthy = run.and_then(|run| run.healthy_since);
-        match &self.records().phase {
-            Phase::ControlTest(attempt, failure) => {
-                let needed = needed(*failure, attempt.failed, self.settings.trial_duration);
-                let since = run.map(|run| [run.healthy_since, run.well_since, run.ready_at]).unwrap_or_default();
-                due.extend(since.into_iter().flatten().map(|since| later(since, needed)));
-                due.extend(self.trial.waiting_since.map(|since| later(since, needed + limits::NOT_RECOVERING)));
-            }
-            Phase::RetryLater(attempt, _) if !self.has_recovered() => {
-                due.extend(healthy.map(|since| later(since, attempt.retry_wait())));
-                let ends = |since| later(since, attempt.retry_wait() + limits::NOT_RECOVERING);
-                due.extend(self.trial.waiting_since.map(ends));
-            }
-            _ => {}
-        }
+        self.clock.lasted(since, time + limits::NOT_RECOVERING)
     }
 
     /// What this family of failures lacks was looked for while last known good is tested, and was not there.

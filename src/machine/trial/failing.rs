@@ -21,9 +21,9 @@ impl State {
 
     /// What has been bad for too long, and what to say of it.
     fn failures(&self, run: &Run) -> Vec<(Failure, String)> {
-        let now = self.now;
+        let now = self.clock.now;
         let mut found = Vec::new();
-        if !run.was_up && now.since(run.start_timeout_from) >= self.settings.start_timeout {
+        if !run.was_up && self.clock.lasted(run.start_timeout_from, self.settings.start_timeout) {
             let waited_for = if run.is_ready() { "healthz" } else { "READY=1" };
             let seconds = self.settings.start_timeout.as_secs();
             found.push((Failure::StartTimeout, format!("the kubelet gave no {waited_for} within {seconds} s")));
@@ -44,7 +44,7 @@ impl State {
                 && (*signal != Signal::NodeReady || !self.is_runtime_away())
                 // Nobody can tell how the Node does while the API server does not answer.
                 && (heard || !matches!(signal, Signal::NodeReady | Signal::Lease))
-                && now.since(*since) >= self.patience(*signal)
+                && self.clock.lasted(*since, self.patience(*signal))
         });
         found.extend(bad.map(|(signal, since)| (Failure::Signal(signal), self.describe(signal, now.since(since)))));
         found

@@ -12,10 +12,10 @@ impl State {
         let before = self.trial.under_way.take();
         let goes_on = before.is_some() && is_same(before.as_ref().map(|(version, _)| version), tried.as_ref());
         if let Some((version, since)) = before.as_ref().filter(|_| !goes_on) {
-            let counter = Counter::Trial(self.trial_result(version), self.now.since(*since));
+            let counter = Counter::Trial(self.trial_result(version), self.clock.now.since(*since));
             self.count(counter);
         }
-        let since = before.filter(|_| goes_on).map_or(self.now, |(_, since)| since);
+        let since = before.filter(|_| goes_on).map_or(self.clock.now, |(_, since)| since);
         self.trial.under_way = tried.map(|version| (version, since));
     }
 

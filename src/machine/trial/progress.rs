@@ -27,7 +27,7 @@ impl State {
     /// One that went on while the worker was replaced. Where nothing was written down nobody saw when it came up: its start's
     /// time-out begins now, and any heartbeat may be its own.
     pub(in crate::machine) fn resumed_run(&self, id: RunId, ready: Option<Duration>) -> Run {
-        let now = self.now;
+        let now = self.clock.now;
         let started = earlier(now, now.boot.saturating_sub(id.started));
         let ready_at = ready.map(|ready| earlier(now, now.boot.saturating_sub(ready)));
         let unseen = Run { id, started, resumed: Some(now), ready_at, start_timeout_from: now, ..Run::default() };
@@ -61,7 +61,7 @@ impl State {
     fn progress(&self) -> Option<Progress> {
         let run = self.process.run().filter(|_| self.is_on_trial())?;
         let attempt = self.records().phase.trial()?;
-        let now = self.now;
+        let now = self.clock.now;
         let earned = match run.healthy_since {
             Some(since) => attempt.earned + now.since(since),
             None if attempt.suspended => attempt.earned,
@@ -87,7 +87,7 @@ impl State {
     /// Writes it down, if it is something else than what is on record.
     pub(in crate::machine) fn note_progress(&mut self) {
         let progress = self.progress();
-        self.trial.noted_at = progress.as_ref().map(|_| self.now);
+        self.trial.noted_at = progress.as_ref().map(|_| self.clock.now);
         if let Some(attempt) = self.writer.attempt_mut().filter(|_| progress.is_some())
             && attempt.progress != progress
         {
@@ -97,8 +97,9 @@ impl State {
     }
 
     pub(super) fn tick_progress(&mut self) {
-        if self.progress_due().is_none_or(|at| self.now >= at) {
+        if self.progress_due().is_none_or(|at| self.clock.reached(at)) {
             self.note_progress();
+            self.progress_due().map(|at| self.clock.reached(at));
         }
     }
 
@@ -125,7 +126,7 @@ impl State {
     /// The run that is on record ended while no worker was there: one exit, as nobody else could have ended it. What a worker
     /// ends itself is no longer on record: neither with the decision to switch, nor with another stop.
     pub(in crate::machine) fn count_missed_exit(&mut self) -> Option<u32> {
-        let (former, now) = (self.process.former(), self.now);
+        let (former, now) = (self.process.former(), self.clock.now);
         let progress = self.writer.attempt_mut()?.progress.take_if(|progress| former != Some(progress.run))?;
         self.writer.write_soon();
         let counts = self.records().pin.is_none() && self.records().phase.trial().is_some();

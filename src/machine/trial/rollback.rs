@@ -18,7 +18,7 @@ impl State {
     /// durable.
     pub(in crate::machine) fn apply_now(&mut self, records: Records) {
         self.writer.apply_before_write(records);
-        self.writer.write(&mut self.asks, self.now, &mut self.effects);
+        self.writer.write(&mut self.asks, &self.clock, &mut self.effects);
     }
 
     /// The records after a rollback, and what failed.
@@ -39,7 +39,7 @@ impl State {
     /// Reports a rollback: the metric, the event; the way back must not wait.
     pub(in crate::machine) fn report_rollback(&mut self, version: &Version, failure: Failure, detail: &str) {
         self.new_decision();
-        self.process.start_at_once(self.now);
+        self.process.start_at_once(self.clock.now);
         self.count(Counter::Rollback(failure));
         let to = self.desired();
         let mut event = events::rolled_back(Some(&version.source), to.as_ref().map(|version| &version.source), detail);

@@ -11,7 +11,7 @@ use crate::machine::{Counter, Level, State, events, limits};
 impl State {
     /// What is at fault for the kubelet's troubles, if it is not the configuration.
     fn suspension(&self) -> Option<Suspension> {
-        if let Some(environment) = self.health.environment(self.now) {
+        if let Some(environment) = self.health.environment(&self.clock) {
             if environment.shutting_down {
                 return Some(Suspension::ShuttingDown);
             }
@@ -35,7 +35,7 @@ impl State {
 
     /// True if the container runtime did not answer a moment ago. A socket that never answered may be a wrong guess of ours.
     pub(in crate::machine) fn is_runtime_away(&self) -> bool {
-        let seen = self.health.environment(self.now);
+        let seen = self.health.environment(&self.clock);
         seen.is_some_and(|seen| seen.runtime == Some(false)) && self.runtime_has_answered()
     }
 
@@ -47,7 +47,7 @@ impl State {
     /// The runtime has been gone for so long that the version on trial is put to a control test for it, once.
     pub(super) fn runtime_given_up(&self) -> Option<(Failure, String)> {
         let first = self.records().phase.trial().is_some_and(|attempt| !attempt.runtime_tested);
-        let is_given_up = first && self.is_judged() && self.health.is_runtime_gone(self.now);
+        let is_given_up = first && self.is_judged() && self.health.is_runtime_gone(self.clock.now);
         is_given_up.then(|| (Failure::Signal(Signal::Runtime), "the container runtime does not come back".to_owned()))
     }
 
@@ -59,7 +59,7 @@ impl State {
             return false;
         }
         let Some(run) = self.process.run() else { return true };
-        let lost = run.bad.get(&signal).copied().unwrap_or(self.now);
+        let lost = run.bad.get(&signal).copied().unwrap_or(self.clock.now);
         let seen = signal == Signal::Runtime
             || run.good.contains_key(&Signal::Lease)
             || run.good.contains_key(&Signal::NodeReady);
@@ -69,7 +69,7 @@ impl State {
     /// Stops or resumes judgement by what was last observed.
     pub(in crate::machine) fn update_suspension(&mut self) {
         let suspension = self.suspension().filter(|_| self.is_observing());
-        let before = self.health.set_suspended(suspension, self.now);
+        let before = self.health.set_suspended(suspension, self.clock.now);
         if let Some(reason) = suspension.filter(|_| suspension != before) {
             self.count(Counter::Suspension(reason));
         }
@@ -83,7 +83,7 @@ impl State {
             (None, Some(suspension)) => {
                 self.log(Level::Info, format!("no longer true that {}: judgement goes on", suspension.message()));
                 // What was bad meanwhile gets its whole time again, and the kubelet some to notice.
-                let from = later(self.now, limits::SUSPENSION_GRACE);
+                let from = self.clock.after(limits::SUSPENSION_GRACE);
                 if let Some(run) = self.process.run_mut() {
                     run.begin_anew(from);
                 }
@@ -95,7 +95,7 @@ impl State {
     /// Nothing was observed for a while: the machine was suspended, or we were stopped. The kubelet may have been as
     /// well, so that nothing is known of that time, neither good nor bad; and health is continuous, or begins anew.
     pub(in crate::machine) fn woke_up(&mut self, unwatched: Duration) {
-        let now = self.now;
+        let now = self.clock.now;
         let waited = self.trial.waiting_since;
         self.trial.waiting_since = waited.map(|since| later(since, unwatched)); // nobody saw whether what runs was well
         if !self.is_observing() {

@@ -145,8 +145,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "pings come too seldom",
         file: "machine/liveness.rs",
         function: "tick_watchdog",
-        original: "later(self.now, interval / 2)",
-        mutated: "later(self.now, interval * 3)",
+        original: "self.clock.after(interval / 2)",
+        mutated: "self.clock.after(interval * 3)",
     },
     Mutant {
         law: Law::Known,
@@ -238,8 +238,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a third of the trial is enough",
         file: "machine/trial.rs",
         function: "tick_proof",
-        original: "earned < self.settings.trial_duration",
-        mutated: "earned < self.settings.trial_duration / 3",
+        original: "self.settings.trial_duration.saturating_sub(attempt.earned)",
+        mutated: "(self.settings.trial_duration / 3).saturating_sub(attempt.earned)",
     },
     Mutant {
         law: Law::InContact,
@@ -308,7 +308,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a change waits for as long as there are streams",
         file: "machine/change/gate.rs",
         function: "courtesy_until",
-        original: "Some(later(since, courtesy)).filter(|until| self.now < *until)",
+        original: "Some(later(since, courtesy)).filter(|until| !self.clock.reached(*until))",
         mutated: "Some(later(since, courtesy))",
     },
     Mutant {
@@ -361,7 +361,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "what never comes up goes on",
         file: "machine/trial/failing.rs",
         function: "failures",
-        original: "!run.was_up && now.since(run.start_timeout_from) >= self.settings.start_timeout",
+        original: "!run.was_up && self.clock.lasted(run.start_timeout_from, self.settings.start_timeout)",
         mutated: "false",
     },
     Mutant {
@@ -396,8 +396,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "what is up may still be late",
         file: "machine/trial/failing.rs",
         function: "failures",
-        original: "!run.was_up && now.since(run.start_timeout_from) >= self.settings.start_timeout",
-        mutated: "now.since(run.start_timeout_from) >= self.settings.start_timeout",
+        original: "!run.was_up && self.clock.lasted(run.start_timeout_from, self.settings.start_timeout)",
+        mutated: "self.clock.lasted(run.start_timeout_from, self.settings.start_timeout)",
     },
     Mutant {
         law: Law::NotBlamed,
@@ -453,8 +453,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a trial takes ever longer",
         file: "machine/trial.rs",
         function: "tick_proof",
-        original: "earned < self.settings.trial_duration",
-        mutated: "earned < 1000 * self.settings.trial_duration",
+        original: "self.settings.trial_duration.saturating_sub(attempt.earned)",
+        mutated: "(1000 * self.settings.trial_duration).saturating_sub(attempt.earned)",
     },
     Mutant {
         law: Law::Earned,
@@ -477,7 +477,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "nobody need confirm in time",
         file: "machine/trial/confirm.rs",
         function: "tick_confirmation",
-        original: "left == 0",
+        original: "is_over(wait.until)",
         mutated: "false",
     },
     Mutant {
@@ -582,9 +582,9 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::NoSpinning,
         name: "what is past is due",
-        file: "machine/state.rs",
-        function: "deadline",
-        original: "*at > self.now.boot",
+        file: "machine/clock.rs",
+        function: "wake_at",
+        original: "at > self.now",
         mutated: "true",
     },
     Mutant {
@@ -608,7 +608,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a start waits until the record can be written",
         file: "machine/record_writer.rs",
         function: "holds_start",
-        original: "self.write.as_ref().is_some_and(|write| now < write.holds_start_until)",
+        original: "self.write.as_ref().is_some_and(|write| !clock.reached(write.holds_start_until))",
         mutated: "self.write.is_some() || self.failing.is_some()",
     },
     Mutant {
