@@ -34,6 +34,7 @@ pub mod flags;
 pub mod hazard;
 pub mod local_files;
 pub mod merge;
+mod named;
 pub mod pods;
 pub mod policy;
 pub mod preflight;

@@ -85,36 +85,23 @@ impl fmt::Display for PreflightRequest {
     }
 }
 
-/// What would become of it on this node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum PreflightResult {
-    /// It would be taken up.
-    Valid,
-    /// It cannot be loaded, the kubelet refuses it, or it failed here before.
-    Invalid,
-    /// It would be refused, unless somebody acknowledges it.
-    Hazard,
-    /// It would be refused for the pods it would cost, unless somebody acknowledges that.
-    PodsLost,
-    /// The node's own policy does not admit it.
-    PolicyRefused,
-    /// Nobody can tell; the message says why.
-    #[default]
-    Inconclusive,
-}
-
-impl PreflightResult {
-    /// As the annotation has it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Valid => "Valid",
-            Self::Invalid => "Invalid",
-            Self::Hazard => "Hazard",
-            Self::PodsLost => "PodsLost",
-            Self::PolicyRefused => "PolicyRefused",
-            Self::Inconclusive => "Inconclusive",
-        }
+crate::named! {
+    /// What would become of it on this node.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    pub enum PreflightResult by as_str {
+        /// It would be taken up.
+        Valid = "Valid",
+        /// It cannot be loaded, the kubelet refuses it, or it failed here before.
+        Invalid = "Invalid",
+        /// It would be refused, unless somebody acknowledges it.
+        Hazard = "Hazard",
+        /// It would be refused for the pods it would cost, unless somebody acknowledges that.
+        PodsLost = "PodsLost",
+        /// The node's own policy does not admit it.
+        PolicyRefused = "PolicyRefused",
+        /// Nobody can tell; the message says why.
+        #[default]
+        Inconclusive = "Inconclusive",
     }
 }
 

@@ -162,24 +162,15 @@ fn is_cased(path: &str, meant: &str) -> bool {
     path.eq_ignore_ascii_case(meant)
 }
 
-/// What is done with a payload that has such fields.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UnknownFields {
-    /// It is said.
-    #[default]
-    Warn,
-    /// It is rejected.
-    Refuse,
-}
-
-impl UnknownFields {
-    /// As it is written.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Warn => "warn",
-            Self::Refuse => "refuse",
-        }
+crate::named! {
+    /// What is done with a payload that has such fields.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum UnknownFields by as_str {
+        /// It is said.
+        #[default]
+        Warn = "warn",
+        /// It is rejected.
+        Refuse = "refuse",
     }
 }
 
@@ -187,11 +178,8 @@ impl std::str::FromStr for UnknownFields {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "warn" => Ok(Self::Warn),
-            "refuse" => Ok(Self::Refuse),
-            other => Err(format!("{other:?} is not warn or refuse")),
-        }
+        let named = Self::ALL.into_iter().find(|fields| fields.as_str() == text);
+        named.ok_or_else(|| format!("{text:?} is not warn or refuse"))
     }
 }
 

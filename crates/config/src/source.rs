@@ -108,26 +108,25 @@ impl fmt::Display for Source {
     }
 }
 
-/// How a payload becomes a rendered configuration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Merge {
-    /// The payload alone (plus the local file's feature gates), as native did.
-    #[default]
-    Replace,
-    /// RFC 7396: the payload laid over the local file.
-    Overlay,
+crate::named! {
+    /// How a payload becomes a rendered configuration.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Merge by as_str {
+        /// The payload alone (plus the local file's feature gates), as native did.
+        #[default]
+        Replace = "replace",
+        /// RFC 7396: the payload laid over the local file.
+        Overlay = "overlay",
+    }
 }
 
 impl std::str::FromStr for Merge {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "replace" => Ok(Self::Replace),
-            "overlay" => Ok(Self::Overlay),
-            other => Err(format!("unknown merge mode {:?}: use replace or overlay", bounded(other, 64))),
-        }
+        let named = Self::ALL.into_iter().find(|merge| merge.as_str() == text);
+        named.ok_or_else(|| format!("unknown merge mode {:?}: use replace or overlay", bounded(text, 64)))
     }
 }
 

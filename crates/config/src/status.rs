@@ -18,28 +18,16 @@ pub const INTERNAL_ERROR: &str = "internal failure, see Kubelet log for details"
 /// The version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Errors of synchronisation; native prefixes them with "failed to sync: ".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SyncError {
-    /// `configSource` without a subfield.
-    AllNil,
-    /// The ConfigMap cannot be had.
-    Download,
-    /// The store or the node is at fault.
-    Internal,
-}
-
-impl SyncError {
-    /// The text for `status.config.error`.
-    #[must_use]
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::AllNil => {
-                "failed to sync: invalid NodeConfigSource, exactly one subfield must be non-nil, but all were nil"
-            }
-            Self::Download => "failed to sync: failed to download config, see Kubelet log for details",
-            Self::Internal => "failed to sync: internal failure, see Kubelet log for details",
-        }
+crate::named! {
+    /// Errors of synchronisation, with the text for `status.config.error`; native prefixes them with "failed to sync: ".
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum SyncError by text {
+        /// `configSource` without a subfield.
+        AllNil = "failed to sync: invalid NodeConfigSource, exactly one subfield must be non-nil, but all were nil",
+        /// The ConfigMap cannot be had.
+        Download = "failed to sync: failed to download config, see Kubelet log for details",
+        /// The store or the node is at fault.
+        Internal = "failed to sync: internal failure, see Kubelet log for details",
     }
 }
 
@@ -118,100 +106,51 @@ pub struct Condition {
     pub message: String,
 }
 
-/// A condition's `status` (core/v1 `ConditionStatus`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConditionStatus {
-    /// What is assigned runs and is proven.
-    True,
-    /// What is assigned does not run.
-    False,
-    /// On trial, held by an operator, or still to come.
-    Unknown,
-}
-
-impl ConditionStatus {
-    /// As the API server has it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        }
+crate::named! {
+    /// A condition's `status` (core/v1 `ConditionStatus`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ConditionStatus by as_str {
+        /// What is assigned runs and is proven.
+        True = "True",
+        /// What is assigned does not run.
+        False = "False",
+        /// On trial, held by an operator, or still to come.
+        Unknown = "Unknown",
     }
 }
 
-/// The `reason` of [`Condition`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConditionReason {
-    /// The node's own configuration runs.
-    Local,
-    /// Proven.
-    LastKnownGood,
-    /// On trial.
-    OnTrial,
-    /// On trial, while the node around the kubelet is at fault.
-    TrialSuspended,
-    /// Healthy, and to be confirmed by somebody.
-    AwaitsConfirmation,
-    /// Accepted; begins at this node's own time.
-    Scheduled,
-    /// An operator holds what runs.
-    Pinned,
-    /// An operator lets no change in.
-    Frozen,
-    /// What is assigned cannot be had.
-    SyncFailed,
-    /// Refused before it ran.
-    Rejected,
-    /// Failed its trial.
-    RolledBack,
-    /// Failed, as last known good did: it is tried again.
-    NotToBlame,
-    /// It cannot be used for another reason.
-    Failed,
-    /// What runs is forbidden by the node's policy.
-    ForbiddenByPolicy,
-}
-
-impl ConditionReason {
-    /// All of them.
-    pub const ALL: [Self; 14] = [
-        Self::Local,
-        Self::LastKnownGood,
-        Self::OnTrial,
-        Self::TrialSuspended,
-        Self::AwaitsConfirmation,
-        Self::Scheduled,
-        Self::Pinned,
-        Self::Frozen,
-        Self::SyncFailed,
-        Self::Rejected,
-        Self::RolledBack,
-        Self::NotToBlame,
-        Self::Failed,
-        Self::ForbiddenByPolicy,
-    ];
-
-    /// As the API server has it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Local => "Local",
-            Self::LastKnownGood => "LastKnownGood",
-            Self::OnTrial => "OnTrial",
-            Self::TrialSuspended => "TrialSuspended",
-            Self::AwaitsConfirmation => "AwaitsConfirmation",
-            Self::Scheduled => "Scheduled",
-            Self::Pinned => "Pinned",
-            Self::Frozen => "Frozen",
-            Self::SyncFailed => "SyncFailed",
-            Self::Rejected => "Rejected",
-            Self::RolledBack => "RolledBack",
-            Self::NotToBlame => "NotToBlame",
-            Self::Failed => "Failed",
-            Self::ForbiddenByPolicy => "ForbiddenByPolicy",
-        }
+crate::named! {
+    /// The `reason` of [`Condition`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ConditionReason by as_str {
+        /// The node's own configuration runs.
+        Local = "Local",
+        /// Proven.
+        LastKnownGood = "LastKnownGood",
+        /// On trial.
+        OnTrial = "OnTrial",
+        /// On trial, while the node around the kubelet is at fault.
+        TrialSuspended = "TrialSuspended",
+        /// Healthy, and to be confirmed by somebody.
+        AwaitsConfirmation = "AwaitsConfirmation",
+        /// Accepted; begins at this node's own time.
+        Scheduled = "Scheduled",
+        /// An operator holds what runs.
+        Pinned = "Pinned",
+        /// An operator lets no change in.
+        Frozen = "Frozen",
+        /// What is assigned cannot be had.
+        SyncFailed = "SyncFailed",
+        /// Refused before it ran.
+        Rejected = "Rejected",
+        /// Failed its trial.
+        RolledBack = "RolledBack",
+        /// Failed, as last known good did: it is tried again.
+        NotToBlame = "NotToBlame",
+        /// It cannot be used for another reason.
+        Failed = "Failed",
+        /// What runs is forbidden by the node's policy.
+        ForbiddenByPolicy = "ForbiddenByPolicy",
     }
 }
 

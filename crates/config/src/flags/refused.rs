@@ -2,17 +2,19 @@
 //!
 //! Names from cmd/kubelet/app/options/{options,container_runtime,globalflags}.go of v1.20.2 and options.go of v1.36.
 
-/// Why a flag is the node's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    Identity,
-    Supervised,
-    Directory,
-    Runtime,
-    Output,
-    Ends,
-    Testing,
-    Programs,
+crate::named! {
+    /// Why a flag is the node's.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Why by words {
+        Identity = "it makes the node what it is to the cluster; change it in the unit",
+        Supervised = "the supervisor itself goes by it; change it in the unit",
+        Directory = "the kubelet keeps its pods' volumes and state there; change it in the unit, with the node drained",
+        Runtime = "it is the container runtime's; change it in the unit, with the node drained",
+        Output = "the supervisor reads the log, which must go to standard error as it does",
+        Ends = "the kubelet would not go on with it",
+        Testing = "it makes the kubelet fail, for tests",
+        Programs = "the kubelet runs programs as root by it; change it in the unit",
+    }
 }
 
 use Why::{Directory, Ends, Identity, Output, Programs, Runtime, Supervised, Testing};
@@ -114,19 +116,7 @@ pub fn refused_for_good(flag: &str) -> Option<&'static str> {
 
 /// Why a source may not change this flag, if it may not.
 pub(super) fn reason(flag: &str) -> Option<&'static str> {
-    let (_, why) = REFUSED.iter().find(|(name, _)| *name == flag)?;
-    Some(match why {
-        Identity => "it makes the node what it is to the cluster; change it in the unit",
-        Supervised => "the supervisor itself goes by it; change it in the unit",
-        Directory => {
-            "the kubelet keeps its pods' volumes and state there; change it in the unit, with the node drained"
-        }
-        Runtime => "it is the container runtime's; change it in the unit, with the node drained",
-        Output => "the supervisor reads the log, which must go to standard error as it does",
-        Ends => "the kubelet would not go on with it",
-        Programs => "the kubelet runs programs as root by it; change it in the unit",
-        Testing => "it makes the kubelet fail, for tests",
-    })
+    REFUSED.iter().find(|(name, _)| *name == flag).map(|(_, why)| why.words())
 }
 
 #[cfg(test)]

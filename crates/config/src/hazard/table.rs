@@ -11,64 +11,35 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The worst a change of a field can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum HazardClass {
-    /// Pods and the kubelet disagree about the node until it is drained and rebooted.
-    Reboot,
-    /// What makes a kubelet a node, or stops it from being one; not a thing to set from afar.
-    Forbidden,
-    /// Running pods keep the old setting, or stumble over the new one.
-    Drain,
-    /// Running pods may be killed, restarted, evicted or turned away.
-    Pods,
-    /// The kubelet may start and die.
-    CrashLoop,
-    /// The kubelet may lose the API server, or the cluster the Node.
-    Contact,
-    /// The kubelet's own API: who reaches it, and how.
-    Serving,
-    /// Another component has to agree.
-    Coordinate,
-    /// Only how much, how often or how long.
-    Tuning,
-    /// Not in this table.
-    Unknown,
+crate::named! {
+    /// The worst a change of a field can do. The names may stand in `kubelet-supervisor.io/acknowledge`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum HazardClass by label {
+        /// Pods and the kubelet disagree about the node until it is drained and rebooted.
+        Reboot = "reboot",
+        /// What makes a kubelet a node, or stops it from being one; not a thing to set from afar.
+        Forbidden = "forbidden",
+        /// Running pods keep the old setting, or stumble over the new one.
+        Drain = "drain",
+        /// Running pods may be killed, restarted, evicted or turned away.
+        Pods = "pods",
+        /// The kubelet may start and die.
+        CrashLoop = "crash-loop",
+        /// The kubelet may lose the API server, or the cluster the Node.
+        Contact = "contact",
+        /// The kubelet's own API: who reaches it, and how.
+        Serving = "serving",
+        /// Another component has to agree.
+        Coordinate = "coordinate",
+        /// Only how much, how often or how long.
+        Tuning = "tuning",
+        /// Not in this table.
+        Unknown = "unknown",
+    }
 }
 
 impl HazardClass {
-    /// All of them.
-    pub const ALL: [Self; 10] = [
-        Self::Reboot,
-        Self::Forbidden,
-        Self::Drain,
-        Self::Pods,
-        Self::CrashLoop,
-        Self::Contact,
-        Self::Serving,
-        Self::Coordinate,
-        Self::Tuning,
-        Self::Unknown,
-    ];
-
-    /// Its name, as it may stand in `kubelet-supervisor.io/acknowledge`.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Reboot => "reboot",
-            Self::Forbidden => "forbidden",
-            Self::Drain => "drain",
-            Self::Pods => "pods",
-            Self::CrashLoop => "crash-loop",
-            Self::Contact => "contact",
-            Self::Serving => "serving",
-            Self::Coordinate => "coordinate",
-            Self::Tuning => "tuning",
-            Self::Unknown => "unknown",
-        }
-    }
-
     /// True if such a change waits for an acknowledgement.
     #[must_use]
     pub fn is_refused(self) -> bool {
@@ -129,38 +100,25 @@ pub struct Hazard {
     pub needs: &'static str,
 }
 
-/// What has to happen on a node for a change to take hold, beyond its being written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asks {
-    /// A restart of the kubelet, as every change.
-    Restart,
-    /// The same; containers that run keep what they have.
-    NewContainers,
-    /// The same; pods that run keep what they have, until they are drained.
-    NewPods,
-    /// The node is drained first.
-    Drain,
-    /// The same, and the resource managers' state files start afresh.
-    StateFiles,
-    /// The node is drained and rebooted.
-    Reboot,
-    /// It is not to be set from afar.
-    OnTheNode,
-}
-
-impl Asks {
-    /// As `explain`, `diff` and the reference show it.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Restart => "restart",
-            Self::NewContainers => "restart; new containers only",
-            Self::NewPods => "restart; new pods only",
-            Self::Drain => "drain",
-            Self::StateFiles => "drain; new state files",
-            Self::Reboot => "drain and reboot",
-            Self::OnTheNode => "set it on the node",
-        }
+crate::named! {
+    /// What has to happen on a node for a change to take hold, beyond its being written; named as `explain`, `diff` and the
+    /// reference show it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Asks by label {
+        /// A restart of the kubelet, as every change.
+        Restart = "restart",
+        /// The same; containers that run keep what they have.
+        NewContainers = "restart; new containers only",
+        /// The same; pods that run keep what they have, until they are drained.
+        NewPods = "restart; new pods only",
+        /// The node is drained first.
+        Drain = "drain",
+        /// The same, and the resource managers' state files start afresh.
+        StateFiles = "drain; new state files",
+        /// The node is drained and rebooted.
+        Reboot = "drain and reboot",
+        /// It is not to be set from afar.
+        OnTheNode = "set it on the node",
     }
 }
 

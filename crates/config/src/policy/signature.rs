@@ -289,8 +289,8 @@ impl Comment {
     /// What is not as it was signed.
     pub fn check(&self, what: &Signable<'_>) -> Result<(), String> {
         if what.merge.parse::<Merge>() != Ok(self.merge) {
-            let signed = if self.merge == Merge::Overlay { "overlay" } else { "replace" };
-            return Err(format!("it was signed with merge={signed}, and would be merged by {:?}", shown(what.merge)));
+            let (signed, would) = (self.merge.as_str(), shown(what.merge));
+            return Err(format!("it was signed with merge={signed}, and would be merged by {would:?}"));
         }
         let annotation = words_of(what.acknowledge.unwrap_or_default());
         if annotation != self.acknowledge {

@@ -16,26 +16,17 @@ use kubelet_config::source::ConfigMapRef;
 /// Whose fields these are, in `metadata.managedFields`.
 pub(super) const MANAGER: &str = "kubectl-kubelet_config";
 
-/// `--dry-run`, as kubectl has it: how far a write goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DryRun {
-    /// Do it.
-    #[default]
-    None,
-    /// Ask nobody; only say what would be written.
-    Client,
-    /// Have the API server check it, and keep nothing.
-    Server,
-}
-
-impl DryRun {
-    /// Behind each line, as kubectl has it.
-    pub(crate) fn suffix(self) -> &'static str {
-        match self {
-            Self::None => "",
-            Self::Client => " (dry run)",
-            Self::Server => " (server dry run)",
-        }
+kubelet_config::named! {
+    /// `--dry-run`, as kubectl has it: how far a write goes. The suffix stands behind each line.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+    pub(crate) enum DryRun by suffix {
+        /// Do it.
+        #[default]
+        None = "",
+        /// Ask nobody; only say what would be written.
+        Client = " (dry run)",
+        /// Have the API server check it, and keep nothing.
+        Server = " (server dry run)",
     }
 }
 

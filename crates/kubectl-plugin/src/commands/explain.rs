@@ -144,7 +144,7 @@ impl Known {
                 |value: &Value| if hazard::is_secret(&origin.field) { "(hidden)".into() } else { value.clone() };
             let mut field = json!({
                 "field": origin.field, "value": value(&origin.value), "intended": value(&origin.intended),
-                "from": origin.from.json_name(),
+                "from": origin.from,
             });
             if let (Some(flag), Some(fields)) = (&origin.flag, field.as_object_mut()) {
                 fields.insert("flag".to_owned(), format!("--{flag}").into());

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::field_paths::{at, clean, is_spelling, leaves, settle_paths};
@@ -16,40 +17,22 @@ use kubelet_config::reported::ReportedSupervisor;
 use kubelet_config::schema::{is_within, overlap};
 use kubelet_config::source::Merge;
 
-/// Where a value comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Provenance {
-    /// It is the default, or somebody set it to that.
-    Default,
-    /// The ConfigMap.
-    ConfigMap,
-    /// Not the ConfigMap, which is all that this node has but flags and drop-ins: one of these.
-    Flag,
-    /// The same, against what the ConfigMap says.
-    Overridden,
-    /// The local file, a drop-in or a flag.
-    Node,
-}
-
-impl Provenance {
-    pub(crate) fn json_name(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::ConfigMap => "configMap",
-            Self::Flag => "flagOrDropIn",
-            Self::Overridden => "overridden",
-            Self::Node => "node",
-        }
-    }
-
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::ConfigMap => "ConfigMap",
-            Self::Flag => "flag or drop-in",
-            Self::Overridden => "flag or drop-in, not the ConfigMap",
-            Self::Node => "local files or flags",
-        }
+kubelet_config::named! {
+    /// Where a value comes from; named for people.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "camelCase")]
+    pub(crate) enum Provenance by label {
+        /// It is the default, or somebody set it to that.
+        Default = "default",
+        /// The ConfigMap.
+        ConfigMap = "ConfigMap",
+        /// Not the ConfigMap, which is all that this node has but flags and drop-ins: one of these.
+        #[serde(rename = "flagOrDropIn")]
+        Flag = "flag or drop-in",
+        /// The same, against what the ConfigMap says.
+        Overridden = "flag or drop-in, not the ConfigMap",
+        /// The local file, a drop-in or a flag.
+        Node = "local files or flags",
     }
 }
 

@@ -16,13 +16,15 @@ pub(crate) const RETRY: &str = "kubelet-supervisor.io/retry";
 /// An administrator's annotation on a Node: a version to confirm.
 pub(crate) const CONFIRM: &str = "kubelet-supervisor.io/confirm";
 
-/// Where a Node's assignment is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
-    /// `spec.configSource`.
-    Native,
-    /// Labels.
-    Labels,
+kubelet_config::named! {
+    /// Where a Node's assignment is written; named for tables, `-o json` and `--carrier`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Carrier by label {
+        /// `spec.configSource`.
+        Native = "native",
+        /// Labels.
+        Labels = "labels",
+    }
 }
 
 /// Who manages the Node's configuration.
@@ -36,25 +38,27 @@ pub(crate) enum ConfigManager {
     Nobody,
 }
 
-/// How far the assigned configuration is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Nothing is assigned and the node's own configuration runs.
-    Local,
-    /// Assigned, and the node did not say anything of it yet.
-    Pending,
-    /// Accepted; it waits for its turn.
-    Scheduled,
-    /// It runs, and must prove itself.
-    OnTrial,
-    /// It runs, is healthy, and somebody must confirm it.
-    AwaitsConfirmation,
-    /// It runs and is last known good.
-    Proven,
-    /// It does not run: refused, rolled back, or not to be had.
-    Failed,
-    /// An operator on the node holds another configuration, or lets none in.
-    Held,
+kubelet_config::named! {
+    /// How far the assigned configuration is; named for tables and `-o json`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Stage by label {
+        /// Nothing is assigned and the node's own configuration runs.
+        Local = "local",
+        /// Assigned, and the node did not say anything of it yet.
+        Pending = "pending",
+        /// Accepted; it waits for its turn.
+        Scheduled = "scheduled",
+        /// It runs, and must prove itself.
+        OnTrial = "on trial",
+        /// It runs, is healthy, and somebody must confirm it.
+        AwaitsConfirmation = "to confirm",
+        /// It runs and is last known good.
+        Proven = "proven",
+        /// It does not run: refused, rolled back, or not to be had.
+        Failed = "failed",
+        /// An operator on the node holds another configuration, or lets none in.
+        Held = "held",
+    }
 }
 
 /// A Node, as far as its configuration goes. What only pools go by is in their `PoolNode`. Reads what may be odd without

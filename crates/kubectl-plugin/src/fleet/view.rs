@@ -24,57 +24,20 @@ pub(crate) enum Tone {
     Bad,
 }
 
-/// Who manages a node's configuration, and whether it reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ManagerStatus {
-    /// A supervisor, of what is asked for now; or it has time to.
-    Supervisor,
-    /// A supervisor did, and says nothing of what is asked for now.
-    Silent,
-    /// Native dynamic configuration.
-    Native,
-    /// Nobody yet: the Node is new, or not Ready.
-    NotYet,
-    /// Nobody, though it is Ready and had time.
-    Nobody,
-}
-
-impl ManagerStatus {
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Supervisor => "supervisor",
-            Self::Silent => "silent",
-            Self::Native => "native",
-            Self::NotYet => "not-yet",
-            Self::Nobody => "none",
-        }
-    }
-}
-
-impl Stage {
-    /// For tables and `-o json`.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Pending => "pending",
-            Self::Scheduled => "scheduled",
-            Self::OnTrial => "on trial",
-            Self::AwaitsConfirmation => "to confirm",
-            Self::Proven => "proven",
-            Self::Failed => "failed",
-            Self::Held => "held",
-        }
-    }
-}
-
-impl Carrier {
-    /// For tables, `-o json` and `--carrier`.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Labels => "labels",
-        }
+kubelet_config::named! {
+    /// Who manages a node's configuration, and whether it reports.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum ManagerStatus by label {
+        /// A supervisor, of what is asked for now; or it has time to.
+        Supervisor = "supervisor",
+        /// A supervisor did, and says nothing of what is asked for now.
+        Silent = "silent",
+        /// Native dynamic configuration.
+        Native = "native",
+        /// Nobody yet: the Node is new, or not Ready.
+        NotYet = "not-yet",
+        /// Nobody, though it is Ready and had time.
+        Nobody = "none",
     }
 }
 
