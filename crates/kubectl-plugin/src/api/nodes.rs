@@ -7,7 +7,7 @@ use kube::api::GetParams;
 use kube::core::request::Request as Path;
 use serde_json::Value;
 
-use super::client::{ApiError, Client, RequestResult, segment};
+use super::client::{ApiError, Client, segment};
 use super::list::{Selector, list};
 use super::watch::{Event, Watcher};
 use crate::failure::Failure;
@@ -34,10 +34,6 @@ impl NodeSelection {
     pub(crate) fn nothing(&self) -> Failure {
         let selector = self.labels.as_deref().unwrap_or_default();
         Failure::new(format!("no node has the labels {selector:?}: kubectl get nodes --show-labels"))
-    }
-
-    fn includes(&self, name: &str) -> bool {
-        self.names.is_empty() || self.names.iter().any(|known| known == name)
     }
 
     /// A single name the API server can select.
@@ -80,12 +76,9 @@ pub(crate) async fn read_each(
 
 /// One Node as it is.
 pub(crate) async fn get(client: &Client, name: &str) -> Result<Value, ApiError> {
-    client.request(&format!("get node {name}"), get_request(name)).await
-}
-
-/// The request for it. Names come from users, records and other nodes: what cannot be one is no part of a path.
-pub(crate) fn get_request(name: &str) -> RequestResult {
-    segment(name, "node").and_then(|name| Path::new(NODES).get(name, &GetParams::default()))
+    // Names come from users, records and other nodes: what cannot be one is no part of a path.
+    let request = segment(name, "node").and_then(|name| Path::new(NODES).get(name, &GetParams::default()));
+    client.request(&format!("get node {name}"), request).await
 }
 
 /// What became of a node.
@@ -170,6 +163,7 @@ impl NodeWatcher {
     }
 
     fn row(&self, node: &Value) -> Option<NodeRow> {
-        Some(NodeRow::from_node(node, &self.namespace)).filter(|row| self.selection.includes(&row.name))
+        let names = &self.selection.names;
+        Some(NodeRow::from_node(node, &self.namespace)).filter(|row| names.is_empty() || names.contains(&row.name))
     }
 }

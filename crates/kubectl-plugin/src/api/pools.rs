@@ -3,7 +3,7 @@
 use kube::Resource as _;
 use kube::api::{GetParams, Patch, PatchParams, PostParams};
 use kube::core::request::Request as Path;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::client::{ApiError, Client, RequestResult, segment};
 use super::list::{self, Selector};
@@ -12,6 +12,7 @@ use crate::context::NAMESPACE;
 use crate::failure::Failure;
 use crate::fleet::leader_election::LEASE_NAME;
 use crate::fleet::pool::types::{BadRevision, KubeletConfigPool};
+use kubelet_config::merge::merge;
 
 /// A write is tried again so often because the controller wrote the status meanwhile.
 const TRIES: usize = 5;
@@ -116,15 +117,12 @@ pub(crate) async fn put(
 /// The whole object with another spec.
 pub(crate) fn with_spec(name: &str, old: Option<&StoredPool>, spec: &Value) -> Value {
     let (api, kind) = (KubeletConfigPool::api_version(&()), KubeletConfigPool::kind(&()));
-    let new = json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}});
-    let mut object = old.map_or(new, |old| old.object.clone());
-    if let Some(object) = object.as_object_mut() {
-        // Lists leave them out.
-        object.insert("apiVersion".to_owned(), Value::from(api));
-        object.insert("kind".to_owned(), Value::from(kind));
-        object.insert("spec".to_owned(), spec.clone());
-    }
-    object
+    let new = || Map::from_iter([("metadata".to_owned(), json!({ "name": name }))]);
+    let mut object = old.and_then(|old| old.object.as_object().cloned()).unwrap_or_else(new);
+    // Lists leave the first two out.
+    let fields = [("apiVersion", Value::from(api)), ("kind", Value::from(kind)), ("spec", spec.clone())];
+    object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+    Value::Object(object)
 }
 
 /// The Lease of who carries out pools: `Null`, if there is none.
@@ -149,16 +147,11 @@ pub(crate) async fn patch(
     let pools = Path::new(POOLS);
     let request = |now: &StoredPool| {
         let mut patch = patch.clone();
-        if let Some(patch) = patch.as_object_mut() {
-            let metadata = patch.entry("metadata").or_insert_with(|| json!({}));
-            if let Some(metadata) = metadata.as_object_mut() {
-                metadata.insert("resourceVersion".to_owned(), now.version().into());
-            }
-        }
-        let merge = Patch::Merge(&patch);
+        merge(&mut patch, &json!({"metadata": {"resourceVersion": now.version()}}));
+        let patch = Patch::Merge(&patch);
         segment(&old.name, "pool").and_then(|name| match subresource {
-            Some(part) => pools.patch_subresource(part, name, &params, &merge),
-            None => pools.patch(name, &params, &merge),
+            Some(part) => pools.patch_subresource(part, name, &params, &patch),
+            None => pools.patch(name, &params, &patch),
         })
     };
     written(client, old, &format!("patch pool {}", old.name), request).await.map(drop)

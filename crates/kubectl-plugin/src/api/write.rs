@@ -1,4 +1,4 @@
-//! Writes: a Node's assignment on either carrier, and the check of the ConfigMap that it names.
+//! Writes: a Node's assignment on either carrier.
 
 use clap::ValueEnum;
 use kube::api::{Patch, PatchParams};
@@ -10,7 +10,6 @@ use super::nodes::NODES;
 use crate::failure::Failure;
 use crate::fleet::assign::{self, Step, WrittenAssignment};
 use crate::fleet::node::Carrier;
-use kubelet_config::assignment::reference_fault;
 use kubelet_config::source::ConfigMapRef;
 
 /// Whose fields these are, in `metadata.managedFields`.
@@ -59,36 +58,14 @@ pub(crate) trait Target {
 
 /// Why an assignment was not written.
 pub(crate) enum WriteError {
-    /// It cannot be written on this carrier.
+    /// It cannot be written, or is not kept; why.
     Refused(String),
-    /// The API server wants no `spec.configSource`, and nothing else would do.
-    NoSource,
-    NotKept,
     Failed(Failure),
 }
 
-impl WriteError {
-    /// For the user, who knows which Node it is about.
-    pub(crate) fn why(self) -> String {
-        match self {
-            Self::Refused(why) => why,
-            Self::NoSource => "this API server refuses spec.configSource: use --carrier labels, or auto".to_owned(),
-            Self::NotKept => {
-                "the API server does not keep what is written into this Node; an admission webhook may undo it"
-                    .to_owned()
-            }
-            Self::Failed(failure) => failure.message,
-        }
-    }
-
-    /// For the user.
-    pub(crate) fn into_failure(self, node: &str) -> Failure {
-        match self {
-            Self::Failed(failure) => failure,
-            error => Failure::new(format!("node {node}: {}", error.why())),
-        }
-    }
-}
+/// The API server wants no `spec.configSource`, and nothing else would do.
+const NO_SOURCE: &str = "this API server refuses spec.configSource: use --carrier labels, or auto";
+const NOT_KEPT: &str = "the API server does not keep what is written into this Node; an admission webhook may undo it";
 
 impl AssignmentWriter {
     pub(crate) fn new(only: Option<Carrier>, dry_run: DryRun) -> Self {
@@ -131,7 +108,7 @@ impl AssignmentWriter {
                 Err(error) if error.refuses_source() => {
                     let sets_source = patch.pointer("/spec/configSource/configMap").is_some();
                     if !sets_source || self.only.is_some() || self.keeps_source == Some(false) {
-                        return Err(WriteError::NoSource);
+                        return Err(WriteError::Refused(NO_SOURCE.to_owned()));
                     }
                     self.keeps_source = Some(false);
                 }
@@ -142,7 +119,7 @@ impl AssignmentWriter {
                 }
             }
         }
-        Err(WriteError::NotKept)
+        Err(WriteError::Refused(NOT_KEPT.to_owned()))
     }
 }
 
@@ -154,31 +131,4 @@ pub(crate) async fn patch_node(client: &Client, name: &str, patch: &Value, dry_r
     let params = PatchParams { dry_run, field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let request = segment(name, "node").and_then(|name| Path::new(NODES).patch(name, &params, &Patch::Merge(patch)));
     client.request(&format!("patch node {name}"), request).await
-}
-
-/// Why a ConfigMap cannot be assigned.
-pub(crate) enum ConfigMapError {
-    Absent,
-    /// It has no such key, but these.
-    NoKey(Vec<String>),
-    Api(ApiError),
-}
-
-/// The ConfigMap of an assignment, which must be there and have the key.
-pub(crate) async fn config_map(client: &Client, target: &ConfigMapRef) -> Result<Value, ConfigMapError> {
-    let ConfigMapRef { namespace, name, kubelet_config_key: key } = target;
-    if let Some((part, why)) = reference_fault(target) {
-        let what = format!("get ConfigMap {namespace}/{name}");
-        return Err(ConfigMapError::Api(ApiError::new(&what, format!("{part}: {why}"))));
-    }
-    let map = match client.config_map(namespace, name).await {
-        Err(error) if error.is_absent() => return Err(ConfigMapError::Absent),
-        result => result.map_err(ConfigMapError::Api)?,
-    };
-    let data = map.get("data").and_then(Value::as_object);
-    if data.is_none_or(|data| !data.contains_key(key)) {
-        let keys = data.into_iter().flatten().map(|(key, _)| key.clone()).collect();
-        return Err(ConfigMapError::NoKey(keys));
-    }
-    Ok(map)
 }

@@ -4,18 +4,20 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::client::{ApiError, Client};
 use crate::api::nodes::{self, NodeSelection};
 use crate::api::pools::{self, StoredPool};
-use crate::api::write::{AssignmentWriter, ConfigMapError, DryRun, Target, config_map, patch_node};
+use crate::api::write::{AssignmentWriter, DryRun, Target, WriteError, patch_node};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::fleet::assign::{self, WrittenAssignment};
 use crate::fleet::node::{Carrier, ConfigManager, NodeRow};
 use crate::fleet::wait::Expectation;
 use crate::output::{self, plain};
+use kubelet_config::assignment::reference_fault;
+use kubelet_config::merge::merge;
 use kubelet_config::source::ConfigMapRef;
 
 /// A Node that a kubelet reports on changes under our hands now and then; so often in a row it does not.
@@ -138,8 +140,8 @@ impl Writer {
         self.warn_of_pool(&row).await;
         let mut node = ReadNode { client: self.client.clone(), row, answer: None, conflicts: 0, is_written: false };
         let written = self.assignments.write(&self.client, &name, map, &mut node, PATCHES + CONFLICTS).await;
-        if let Err(error) = written {
-            self.failed(&format!("node/{name}: {}", error.why()));
+        if let Err(WriteError::Refused(why) | WriteError::Failed(Failure { message: why, .. })) = written {
+            self.failed(&format!("node/{name}: {why}"));
             return Ok(());
         }
         let after = node.answer.as_ref().unwrap_or(&node.row);
@@ -195,7 +197,7 @@ impl Writer {
         value: &str,
         done: &str,
     ) -> Result<(), Failure> {
-        let patch = serde_json::json!({"metadata": {"annotations": {annotation: value}}});
+        let patch = json!({"metadata": {"annotations": {annotation: value}}});
         let dry_run = self.assignments.dry_run;
         if dry_run != DryRun::Client
             && let Err(error) = patch_node(&self.client, node, &patch, dry_run == DryRun::Server).await
@@ -284,16 +286,10 @@ impl Target for ReadNode {
 
 /// What a Node would be after a patch, if the API server keeps all of it.
 fn applied(row: &NodeRow, patch: &Value, namespace: &str) -> NodeRow {
-    let mut labels = serde_json::to_value(&row.labels).unwrap_or_default();
-    for (name, value) in patch.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten() {
-        if let Some(labels) = labels.as_object_mut() {
-            labels.insert(name.clone(), value.clone());
-        }
-    }
-    let kept = row.desired.as_ref().filter(|_| row.carrier == Some(Carrier::Native));
-    let kept = kept.map(|desired| serde_json::json!({"configMap": desired}));
-    let source = patch.pointer("/spec/configSource").cloned().or(kept);
-    let node = serde_json::json!({"metadata": {"name": row.name, "labels": labels}, "spec": {"configSource": source}});
+    let source = row.desired.as_ref().filter(|_| row.carrier == Some(Carrier::Native));
+    let source = source.map(|desired| json!({"configMap": desired}));
+    let mut node = json!({"metadata": {"name": row.name, "labels": row.labels}, "spec": {"configSource": source}});
+    merge(&mut node, patch);
     NodeRow::from_node(&node, namespace)
 }
 
@@ -304,25 +300,33 @@ fn applied(row: &NodeRow, patch: &Value, namespace: &str) -> NodeRow {
 /// It is not there, or has no such key; or the API server cannot say.
 pub(crate) async fn readable_config_map(client: &Client, target: &ConfigMapRef) -> Result<Option<Value>, Failure> {
     let ConfigMapRef { namespace, name, kubelet_config_key: key } = target;
-    Err(Failure::new(match config_map(client, target).await {
-        Ok(map) => return Ok(Some(map)),
-        Err(ConfigMapError::Api(error)) if error.code() == 403 => {
+    if let Some((part, why)) = reference_fault(target) {
+        return Err(Failure::new(format!("get ConfigMap {namespace}/{name}: {part}: {why}")));
+    }
+    let map = match client.config_map(namespace, name).await {
+        Ok(map) => map,
+        Err(error) if error.code() == 403 => {
             eprintln!(
                 "warning: you may not get ConfigMap {namespace}/{name}, so nobody has checked that it is there and has \
                  the key {key}"
             );
             return Ok(None);
         }
-        Err(ConfigMapError::Api(error)) => return Err(error.into()),
-        Err(ConfigMapError::Absent) => format!(
-            "there is no ConfigMap {namespace}/{name}: `kubectl get configmaps -n {namespace}` lists those there are, -n names \
-             another namespace, `kubectl kubelet-config push FILE` makes one"
-        ),
-        Err(ConfigMapError::NoKey(keys)) => {
-            let keys = if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
-            format!(
-                "ConfigMap {namespace}/{name} has no key {key:?} in its data (there are: {keys}): name one with --key"
-            )
+        Err(error) if error.is_absent() => {
+            return Err(Failure::new(format!(
+                "there is no ConfigMap {namespace}/{name}: `kubectl get configmaps -n {namespace}` lists those there are, -n names \
+                 another namespace, `kubectl kubelet-config push FILE` makes one"
+            )));
         }
-    }))
+        Err(error) => return Err(error.into()),
+    };
+    let keys: Vec<&str> =
+        map.get("data").and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key.as_str()).collect();
+    if !keys.contains(&key.as_str()) {
+        let keys = if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
+        return Err(Failure::new(format!(
+            "ConfigMap {namespace}/{name} has no key {key:?} in its data (there are: {keys}): name one with --key"
+        )));
+    }
+    Ok(Some(map))
 }

@@ -8,7 +8,7 @@ use super::{ASKED_AT_ONCE, PATCHES, Reconciler};
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::api::nodes;
-use crate::api::write::{AssignmentWriter, DryRun, Target, patch_node};
+use crate::api::write::{AssignmentWriter, DryRun, Target, WriteError, patch_node};
 use crate::controller::cordons::write_cordon;
 use crate::controller::nodes::NodeStore;
 use crate::controller::static_pods;
@@ -58,7 +58,10 @@ impl Reconciler {
         let mut node = PoolWriteTarget { reconciler: self, name, now: Some(now) };
         let result = writer.write(&self.client, name, to, &mut node, PATCHES).await;
         self.memory.lock().keeps_source = writer.keeps_source;
-        result.map_err(|error| error.into_failure(name))?;
+        result.map_err(|error| match error {
+            WriteError::Refused(why) => Failure::new(format!("node {name}: {why}")),
+            WriteError::Failed(failure) => failure,
+        })?;
         Ok(self.nodes.read(|nodes| nodes.get(name).is_none_or(|node| node.desired.as_ref() == to)))
     }
 
