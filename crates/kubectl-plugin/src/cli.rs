@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::future::Future;
-use std::process::ExitCode;
+use std::process::{ExitCode, Termination};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
@@ -126,16 +126,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn block_on(work: impl Future<Output = Result<ExitCode, Failure>>) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("error: no runtime: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    match runtime.block_on(work) {
-        Ok(code) => code,
+fn block_on<T: Termination>(work: impl Future<Output = Result<T, Failure>>) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(format!("no runtime: {error}")));
+    match runtime.and_then(|runtime| runtime.block_on(work)) {
+        Ok(done) => done.report(),
         Err(failure) => {
             eprintln!("error: {}", output::plain_lines(&failure.message));
             ExitCode::from(failure.code)
@@ -158,8 +153,8 @@ impl Cli {
     async fn run(self) -> Result<ExitCode, Failure> {
         match self.command {
             // These may do without a cluster.
-            Command::Completion(options) => options.run(),
-            Command::Push(options) => options.run(&self.connection).await,
+            Command::Completion(options) => options.run().map(Termination::report),
+            Command::Push(options) => options.run(&self.connection).await.map(Termination::report),
             Command::Diff(options) => options.run(&self.connection).await,
             command => command.run(&Context::new(&self.connection).await?).await,
         }
@@ -177,13 +172,13 @@ impl Command {
             Self::Confirm(options) => options.confirm(context).await,
             Self::Rollback(options) => options.run(context).await,
             Self::Doctor(options) => options.run(context).await,
-            Self::Capture(options) => options.run(context).await,
-            Self::Render(options) => options.run(context).await,
-            Self::Explain(options) => options.run(context).await,
+            Self::Capture(options) => options.run(context).await.map(Termination::report),
+            Self::Render(options) => options.run(context).await.map(Termination::report),
+            Self::Explain(options) => options.run(context).await.map(Termination::report),
             Self::Preflight(options) => options.run(context).await,
-            Self::History(options) => options.run(context).await,
-            Self::Rollout(options) => options.run(context).await,
-            Self::Controller(options) => options.run(context).await,
+            Self::History(options) => options.run(context).await.map(Termination::report),
+            Self::Rollout(options) => options.run(context).await.map(Termination::report),
+            Self::Controller(options) => options.run(context).await.map(Termination::report),
             Self::Completion(_) | Self::Push(_) | Self::Diff(_) => {
                 Err(Failure::new("this command brings its own connection"))
             }

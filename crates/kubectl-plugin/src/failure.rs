@@ -1,21 +1,14 @@
 //! Why a command failed, as the user is told.
 
 /// A message for the user and an exit code.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub struct Failure {
     /// The exit code.
     pub code: u8,
     /// What went wrong, and what to do.
     pub message: String,
 }
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 impl Failure {
     /// Exit code 1.

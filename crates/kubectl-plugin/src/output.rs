@@ -25,6 +25,12 @@ pub(crate) enum Format {
     Yaml,
 }
 
+impl Format {
+    pub(crate) fn is_for_programs(self) -> bool {
+        matches!(self, Self::Json | Self::Yaml)
+    }
+}
+
 /// Where output goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
@@ -115,10 +121,10 @@ pub(crate) fn show(
     document: impl FnOnce() -> Value,
     text: impl FnOnce(Out) -> String,
 ) -> Result<(), Failure> {
-    match format {
-        Format::Json | Format::Yaml => self::document(format, &document()),
-        _ => write_stdout(&text(Out::for_format(format))),
+    if format.is_for_programs() {
+        return self::document(format, &document());
     }
+    write_stdout(&text(Out::for_format(format)))
 }
 
 /// Lines below a table, apart from it by an empty one.

@@ -1,12 +1,10 @@
 //! `capture`: what a kubelet runs with, as a file.
 
+use clap::Args;
+use serde_json::Value;
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-
-use clap::Args;
-use serde_json::Value;
 
 use crate::api::client::Client;
 use crate::api::nodes;
@@ -33,7 +31,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<(), Failure> {
         let node = nodes::bare_name(&self.node);
         let to_stdout = self.output.as_os_str() == "-";
         for path in self.flags.iter().chain((!to_stdout).then_some(&self.output)) {
@@ -43,7 +41,7 @@ impl Options {
         }
         if let Some(path) = &self.flags {
             let text = flags(&context.api(), node).await?;
-            write(path, &text, self.force).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+            write(path, &text, self.force)?;
         }
         let mut value = configuration::running(&context.api(), node).await?;
         // Of a distribution's own kubelet: no other would read them.
@@ -54,16 +52,10 @@ impl Options {
             if std::io::stdout().is_terminal() && mask(&mut value) {
                 eprintln!("note: credentials are masked on a terminal; -o FILE has them");
             }
-            output::write_stdout(&text(node, &value)?)?;
-        } else {
-            write(&self.output, &text(node, &value)?, self.force)
-                .map_err(|error| Failure::new(format!("{}: {error}", self.output.display())))?;
-            output::write_stdout(&format!(
-                "node/{node} captured to {}\n",
-                output::plain(&self.output.to_string_lossy())
-            ))?;
+            return output::write_stdout(&text(node, &value)?);
         }
-        Ok(ExitCode::SUCCESS)
+        write(&self.output, &text(node, &value)?, self.force)?;
+        output::write_stdout(&format!("node/{node} captured to {}\n", output::plain(&self.output.to_string_lossy())))
     }
 }
 
@@ -105,21 +97,21 @@ fn mask(value: &mut Value) -> bool {
 }
 
 /// Whole or not at all: what another reads meanwhile is never half.
-fn write(path: &Path, text: &str, replace: bool) -> std::io::Result<()> {
-    let create = |path: &Path| std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    if !replace {
-        return create(path)?.write_all(text.as_bytes());
-    }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.tmp", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let done = create(&beside)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
-        .and_then(|()| std::fs::rename(&beside, path));
-    if done.is_err() {
-        let _ = std::fs::remove_file(&beside);
-    }
-    done
+fn write(path: &Path, text: &str, replace: bool) -> Result<(), Failure> {
+    let create = |path: &Path| {
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(text.as_bytes())
+    };
+    let done = if replace {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{}.tmp", std::process::id()));
+        let beside = PathBuf::from(beside);
+        let done = create(&beside).and_then(|()| std::fs::rename(&beside, path));
+        done.inspect_err(|_| drop(std::fs::remove_file(&beside)))
+    } else {
+        create(path)
+    };
+    done.map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }
 
 #[cfg(test)]

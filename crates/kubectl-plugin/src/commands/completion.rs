@@ -5,13 +5,14 @@
 //! names are meant (cobra's directives NoFileComp and Default).
 
 use std::ffi::OsString;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Arg, Args, Command, FromArgMatches as _, ValueEnum};
 use kube::api::ListParams;
 use kube::core::request::Request as Path;
 
+use crate::api::client::config_maps;
+use crate::api::nodes::NODES;
 use crate::api::pools::POOLS;
 use crate::output::{self, plain};
 use crate::{Context, Failure, context};
@@ -44,13 +45,12 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(self) -> Result<(), Failure> {
         output::write_stdout(match self.shell {
             Shell::Bash => include_str!("completion/bash.sh"),
             Shell::Zsh => include_str!("completion/zsh.sh"),
             Shell::Fish => include_str!("completion/fish.fish"),
-        })?;
-        Ok(ExitCode::SUCCESS)
+        })
     }
 }
 
@@ -86,30 +86,20 @@ impl Question {
         Some(Self { words: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(), root })
     }
 
-    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self) -> Result<(), Failure> {
         let (candidates, last) = candidates(&self.words, &self.root);
         let words = match candidates {
             Candidates::Words(words) => words,
-            Candidates::Nodes(before) => self.names("/api/v1/nodes", &before).await,
-            Candidates::Pools(before) => self.names(POOLS, &format!("{before}pool/")).await,
-            Candidates::ConfigMaps(before) => match self.context().await {
-                Some(context) => {
-                    let path = format!("/api/v1/namespaces/{}/configmaps", context.namespace);
-                    self.names(&path, &before).await
-                }
-                None => Vec::new(),
-            },
-            Candidates::File => {
-                output::write_stdout(":0\n")?;
-                return Ok(ExitCode::SUCCESS);
-            }
+            Candidates::Nodes(before) => self.names(|_| Ok(Path::new(NODES)), &before).await,
+            Candidates::Pools(before) => self.names(|_| Ok(Path::new(POOLS)), &format!("{before}pool/")).await,
+            Candidates::ConfigMaps(before) => self.names(|it| config_maps(&it.namespace), &before).await,
+            Candidates::File => return output::write_stdout(":0\n"),
             Candidates::Free => Vec::new(),
         };
         let fits = words.into_iter().filter(|(word, _)| word.starts_with(&last));
         let lines: String =
             fits.map(|(word, help)| if help.is_empty() { word + "\n" } else { format!("{word}\t{help}\n") }).collect();
-        output::write_stdout(&(lines + ":4\n"))?;
-        Ok(ExitCode::SUCCESS)
+        output::write_stdout(&(lines + ":4\n"))
     }
 
     /// With what the words say of it.
@@ -130,11 +120,16 @@ impl Question {
     }
 
     /// Names of objects, each behind `before`; none if they cannot be had at once.
-    async fn names(&self, path: &str, before: &str) -> Vec<(String, String)> {
+    async fn names(
+        &self,
+        path: impl FnOnce(&Context) -> Result<Path, kube::core::request::Error>,
+        before: &str,
+    ) -> Vec<(String, String)> {
         let list = async {
             let context = self.context().await?;
             let params = ListParams { limit: Some(NAMES), ..ListParams::default() };
-            let list = context.api().request("list names", Path::new(path).list_metadata(&params)).await.ok()?;
+            let request = path(&context).and_then(|path| path.list_metadata(&params));
+            let list = context.api().request("list names", request).await.ok()?;
             let names = list.get("items")?.as_array()?.iter();
             let names = names.filter_map(|item| item.pointer("/metadata/name")?.as_str());
             Some(names.map(|name| (format!("{before}{}", plain(name)), String::new())).collect())

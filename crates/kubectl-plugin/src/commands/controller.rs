@@ -1,6 +1,5 @@
 //! `controller`: carries out what pools say.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -23,11 +22,10 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<(), Failure> {
         let listener = self.listener().await?;
         let client = client(context);
-        controller::run(&client, listener, interrupted()).await?;
-        Ok(ExitCode::SUCCESS)
+        controller::run(&client, listener, interrupted()).await
     }
 
     async fn listener(&self) -> Result<Option<TcpListener>, Failure> {

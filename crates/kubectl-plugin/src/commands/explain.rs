@@ -1,7 +1,5 @@
 //! `explain`: where each value comes from that a kubelet runs with.
 
-use std::process::ExitCode;
-
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -42,7 +40,7 @@ struct Known {
 }
 
 impl Options {
-    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<(), Failure> {
         let name = bare_name(&self.node);
         let client = context.api();
         let node = nodes::get(&client, name).await?;
@@ -60,8 +58,7 @@ impl Options {
         let map = in_force.as_ref().map(|in_force| in_force.title.clone());
         notes.extend(in_force.into_iter().flat_map(|in_force| in_force.notes));
         let known = Known { row, map, origins: self.chosen(origins)?, notes };
-        output::show(self.output, || known.document(), |out| self.text(&known, out))?;
-        Ok(ExitCode::SUCCESS)
+        output::show(self.output, || known.document(), |out| self.text(&known, out))
     }
 
     /// Those of the field asked for.

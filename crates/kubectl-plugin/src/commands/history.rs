@@ -1,7 +1,5 @@
 //! `history`: the events of a node's configuration.
 
-use std::process::ExitCode;
-
 use clap::Args;
 use serde_json::json;
 
@@ -29,7 +27,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<(), Failure> {
         let node = segment(bare_name(&self.node), "node").map_err(|error| Failure::new(error.to_string()))?;
         let selector = Selector::default().fields(&format!("involvedObject.kind=Node,involvedObject.name={node}"));
         let what = format!("list the events of node {node} in namespace default");
@@ -46,8 +44,7 @@ impl Options {
         }
         let document = || json!(events.iter().map(ConfigEvent::document).collect::<Vec<_>>());
         let text = |out| if events.is_empty() { String::new() } else { table(&events, self.output).render(out) };
-        output::show(self.output, document, text)?;
-        Ok(ExitCode::SUCCESS)
+        output::show(self.output, document, text)
     }
 }
 

@@ -1,12 +1,10 @@
 //! `push`: a file as an immutable ConfigMap whose name tells its content.
 
-use std::collections::BTreeMap;
-use std::path::Path as FilePath;
-use std::process::ExitCode;
-
 use clap::{Args, ValueEnum};
 use kube::api::PostParams;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::path::Path as FilePath;
 
 use crate::api::client::{Client, config_maps};
 use crate::api::nodes::{self, NodeSelection};
@@ -82,7 +80,7 @@ impl Options {
         Ok(options.create(client, &name, object).await?.1)
     }
 
-    pub(crate) async fn run(self, connection: &context::Options) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self, connection: &context::Options) -> Result<(), Failure> {
         let text = configuration::read_file(&self.file)?;
         let problems = self.check(&text)?;
         let flags = self.flags.as_deref().map(configuration::read_flags).transpose()?;
@@ -104,14 +102,13 @@ impl Options {
         };
         match self.output {
             None if done == "created" => {
-                output::write_stdout(&format!("configmap/{name} {done}{}\n", self.dry_run.suffix()))?;
+                output::write_stdout(&format!("configmap/{name} {done}{}\n", self.dry_run.suffix()))
             }
-            None => output::write_stdout(&format!("configmap/{name} {done}\n"))?,
-            Some(Shown::Name) => output::write_stdout(&format!("configmap/{name}\n"))?,
-            Some(Shown::Json) => output::document(Format::Json, &object)?,
-            Some(Shown::Yaml) => output::document(Format::Yaml, &object)?,
+            None => output::write_stdout(&format!("configmap/{name} {done}\n")),
+            Some(Shown::Name) => output::write_stdout(&format!("configmap/{name}\n")),
+            Some(Shown::Json) => output::document(Format::Json, &object),
+            Some(Shown::Yaml) => output::document(Format::Yaml, &object),
         }
-        Ok(ExitCode::SUCCESS)
     }
 
     /// Refuses what is no KubeletConfiguration; gives what some kubelet would ignore.

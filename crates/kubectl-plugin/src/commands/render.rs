@@ -1,7 +1,5 @@
 //! `render`: what a pool says, for a Node.
 
-use std::process::ExitCode;
-
 use clap::{Args, ValueEnum};
 
 use super::pool_configuration;
@@ -45,7 +43,7 @@ pub(crate) fn pool_name(word: &str) -> Result<String, String> {
 }
 
 impl Options {
-    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<(), Failure> {
         let node = bare_name(&self.node);
         let (reference, map) = pool_configuration::read(&context.api(), &self.pool, Some(node)).await?;
         let merge = match map.merge {
@@ -53,7 +51,6 @@ impl Options {
             Merge::Overlay => "it is laid over the node's local file",
         };
         eprintln!("ConfigMap {}/{}: {merge}", reference.namespace, reference.name);
-        output::document(if self.output == Shown::Json { Format::Json } else { Format::Yaml }, &map.value)?;
-        Ok(ExitCode::SUCCESS)
+        output::document(if self.output == Shown::Json { Format::Json } else { Format::Yaml }, &map.value)
     }
 }

@@ -34,7 +34,7 @@ impl Options {
     pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
         let selection = NodeSelection::new(self.nodes, self.selector);
         if self.watch {
-            return watch(context, selection, self.output).await;
+            return watch(context, selection, self.output).await.map(|()| ExitCode::SUCCESS);
         }
         let (rows, failed) = nodes::read_each(&context.api(), &selection).await?;
         match self.output {
@@ -70,7 +70,7 @@ fn essence(row: &NodeRow) -> NodeRow {
     NodeRow { version: String::new(), assignment_written_at: String::new(), labels: BTreeMap::new(), ..row.clone() }
 }
 
-async fn watch(context: &Context, selection: NodeSelection, format: Format) -> Result<ExitCode, Failure> {
+async fn watch(context: &Context, selection: NodeSelection, format: Format) -> Result<(), Failure> {
     let desired = selection.names.clone();
     let (mut nodes, rows) = NodeWatcher::new(&context.api(), selection).await?;
     for name in desired.iter().filter(|name| rows.iter().all(|row| row.name != **name)) {
@@ -97,7 +97,7 @@ async fn watch(context: &Context, selection: NodeSelection, format: Format) -> R
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// What is to be printed next: rows, or documents.
@@ -108,29 +108,26 @@ struct Lines {
 }
 
 impl Lines {
-    fn row(&mut self, row: &NodeRow) -> Result<(), Failure> {
-        if matches!(self.format, Format::Json | Format::Yaml) {
-            return self.document(&View::new(row, now()).document());
+    fn add(&mut self, cells: Vec<(Tone, String)>, document: &Value) -> Result<(), Failure> {
+        if !self.format.is_for_programs() {
+            self.table.row(cells);
+            return Ok(());
         }
-        self.table.row(cells(row, self.format));
-        Ok(())
-    }
-
-    fn gone(&mut self, name: String) -> Result<(), Failure> {
-        if matches!(self.format, Format::Json | Format::Yaml) {
-            return self.document(&json!({"node": name, "state": "deleted"}));
-        }
-        let row = NodeRow { name, ..NodeRow::default() };
-        self.table.row(row_of(&row, self.format, &(Tone::Bad, "deleted".to_owned()), String::new()));
-        Ok(())
-    }
-
-    fn document(&mut self, document: &Value) -> Result<(), Failure> {
         if self.format == Format::Yaml {
             self.documents.push_str("---\n");
         }
         self.documents.push_str(&output::text_of(self.format, document)?);
         Ok(())
+    }
+
+    fn row(&mut self, row: &NodeRow) -> Result<(), Failure> {
+        self.add(cells(row, self.format), &View::new(row, now()).document())
+    }
+
+    fn gone(&mut self, name: String) -> Result<(), Failure> {
+        let document = json!({"node": name, "state": "deleted"});
+        let state = (Tone::Bad, "deleted".to_owned());
+        self.add(row_of(&NodeRow { name, ..NodeRow::default() }, self.format, &state, String::new()), &document)
     }
 
     /// Prints it; false if nobody reads any more.
@@ -140,20 +137,13 @@ impl Lines {
     }
 }
 
+const WIDE: [&str; 9] =
+    ["NODE", "KUBELET", "CARRIER", "ASSIGNED", "ACTIVE", "LAST-KNOWN-GOOD", "STATE", "AGE", "MESSAGE"];
+
 fn table(format: Format) -> Table {
     match format {
         Format::Json | Format::Yaml => Table::default(),
-        Format::Wide => Table::new(&[
-            "NODE",
-            "KUBELET",
-            "CARRIER",
-            "ASSIGNED",
-            "ACTIVE",
-            "LAST-KNOWN-GOOD",
-            "STATE",
-            "AGE",
-            "MESSAGE",
-        ]),
+        Format::Wide => Table::new(&WIDE),
         Format::Table => Table::new(&["NODE", "ASSIGNED", "STATE", "AGE", "MESSAGE"]),
     }
 }

@@ -1,7 +1,5 @@
 //! Beginning a rollout: everything that can be refused is refused before anything is written.
 
-use std::process::ExitCode;
-
 use serde_json::{Map, Value};
 
 use super::args::BeginArgs;
@@ -21,7 +19,7 @@ use crate::{Context, Failure};
 use kubelet_config::source::ConfigMapRef;
 
 impl BeginArgs {
-    pub(crate) async fn run(self, context: &Context, strategy: &Map<String, Value>) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self, context: &Context, strategy: &Map<String, Value>) -> Result<(), Failure> {
         let api = context.api();
         let target = reference(context, &self.config_map, &self.key)?;
         let all = pools::list(&api).await?;
@@ -41,8 +39,7 @@ impl BeginArgs {
             };
             // As it may be kept in git.
             let object = pools::with_spec(&name, None, object.get("spec").unwrap_or(&spec));
-            output::document(Format::Yaml, &object)?;
-            return Ok(ExitCode::SUCCESS);
+            return output::document(Format::Yaml, &object);
         }
         let (_, done) = pools::put(&api, &name, old, &spec, false).await?;
         let reporter = ProgressReporter::new(self.quiet);

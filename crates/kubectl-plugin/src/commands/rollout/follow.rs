@@ -1,6 +1,5 @@
 //! Following a pool until it has come to an end, and saying who carries it out.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -24,7 +23,7 @@ const AGAIN: u8 = 75;
 const ANSWER: Duration = Duration::from_secs(4);
 
 /// Shows how far the pool is, until it has come to an end or somebody interrupts.
-pub(crate) async fn run(context: &Context, name: &str, mut reporter: ProgressReporter) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(context: &Context, name: &str, mut reporter: ProgressReporter) -> Result<(), Failure> {
     let client = Client { answer: ANSWER, ..context.api() };
     let ended = tokio::select! {
         biased;
@@ -35,8 +34,7 @@ pub(crate) async fn run(context: &Context, name: &str, mut reporter: ProgressRep
         )),
     };
     reporter.end();
-    output::write_stdout(&format!("{}\n", plain(&ended?)))?;
-    Ok(ExitCode::SUCCESS)
+    output::write_stdout(&format!("{}\n", plain(&ended?)))
 }
 
 fn again(name: &str, message: &str) -> Failure {

@@ -7,8 +7,6 @@ mod progress_reporter;
 mod status;
 mod verbs;
 
-use std::process::ExitCode;
-
 use clap::Args;
 
 use crate::context::NAMESPACE;
@@ -31,7 +29,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) async fn run(self, context: &Context) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<(), Failure> {
         // Others read a ConfigMap, or what a pool makes of one.
         let reads_none = matches!(&self.verb, Some(Verb::Pause(_) | Verb::Status(StatusArgs { name: None, .. })));
         if reads_none && context.namespace != NAMESPACE {
@@ -42,11 +40,7 @@ impl Options {
             return Err(Failure { code: 2, message });
         }
         match (self.verb, self.begin) {
-            (Some(Verb::Status(args)), _) => status::run(context, args).await,
-            (Some(Verb::Pause(named)), _) => verbs::pause(context, &named).await,
-            (Some(Verb::Resume(named)), _) => verbs::resume(context, &named).await,
-            (Some(Verb::Retry(named)), _) => verbs::retry(context, &named).await,
-            (Some(Verb::Undo(args)), _) => verbs::undo(context, &args).await,
+            (Some(verb), _) => verb.run(context).await,
             (None, Some(begin)) => begin.run(context, &self.strategy.fields()).await,
             (None, None) => Err(Failure {
                 code: 2,

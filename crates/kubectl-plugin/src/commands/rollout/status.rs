@@ -1,9 +1,7 @@
 //! `rollout status`: how far pools are.
 
-use std::fmt::Write as _;
-use std::process::ExitCode;
-
 use serde_json::{Value, json};
+use std::fmt::Write as _;
 
 use super::args::StatusArgs;
 use super::follow;
@@ -21,14 +19,13 @@ use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure};
 use kubelet_config::reported::{plain, text};
 
-pub(crate) async fn run(context: &Context, args: StatusArgs) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(context: &Context, args: &StatusArgs) -> Result<(), Failure> {
     let api = context.api();
-    match args.name {
-        Some(name) if args.watch => return Box::pin(follow::run(context, &name, ProgressReporter::new(false))).await,
-        Some(name) => one(&api, &pools::get(&api, &name).await?, args.output).await?,
-        None => all(&pools::list(&api).await?, args.output)?,
+    match &args.name {
+        Some(name) if args.watch => Box::pin(follow::run(context, name, ProgressReporter::new(false))).await,
+        Some(name) => one(&api, &pools::get(&api, name).await?, args.output).await,
+        None => all(&pools::list(&api).await?, args.output),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn status_of(pool: &StoredPool) -> KubeletConfigPoolStatus {
@@ -36,7 +33,7 @@ fn status_of(pool: &StoredPool) -> KubeletConfigPoolStatus {
 }
 
 fn all(pools: &[StoredPool], format: Format) -> Result<(), Failure> {
-    if pools.is_empty() && matches!(format, Format::Table | Format::Wide) {
+    if pools.is_empty() && !format.is_for_programs() {
         eprintln!("No pools found");
         return Ok(());
     }
@@ -100,7 +97,7 @@ pub(super) async fn all_nodes(api: &Client) -> Result<Vec<PoolNode>, Failure> {
 async fn one(api: &Client, pool: &StoredPool, format: Format) -> Result<(), Failure> {
     let nodes = all_nodes(api).await?;
     let remaining = remaining(&pool.pool, &pool.name, &api.namespace, &nodes);
-    if matches!(format, Format::Json | Format::Yaml) {
+    if format.is_for_programs() {
         let of = |it: &Remaining| json!({"node": it.node, "state": it.state, "message": it.message});
         let remaining: Vec<Value> = remaining.iter().map(of).collect();
         let mut document = document(pool);
