@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
-use std::path::Path as FilePath;
 
 use kube::api::GetParams;
 use kube::core::request::Request as Path;
@@ -16,6 +15,7 @@ use crate::fleet::compare::{Kind, Side};
 use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::explain::{AppliedConfigMap, Origin, explain};
 use crate::fleet::node::NodeRow;
+use crate::fleet::wait::version_of;
 use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::flags::{self, FlagOverrides, KEY_SUFFIX, KubeletArgs};
 use kubelet_config::pods::{NodeSummary, PodInventory, PodSummary};
@@ -59,29 +59,17 @@ impl KubeletConfigMap {
             let there = if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
             return Err(Failure::new(format!("{title} has no key {key:?} in its data; there is: {there}")));
         };
-        let meta = |field: &str| {
-            let value = object.get("metadata").and_then(|meta| meta.get(field)).and_then(Value::as_str);
-            value.unwrap_or_default().to_owned()
-        };
+        let (uid, version) = version_of(object).unwrap_or_default();
         let annotation = object.pointer("/metadata/annotations").and_then(|all| all.get(MERGE_ANNOTATION));
         let annotation = annotation.and_then(Value::as_str);
         let merge = annotation.map_or(Ok(Merge::Replace), str::parse);
         let merge =
             merge.map_err(|error: String| Failure::new(format!("{title}: annotation {MERGE_ANNOTATION}: {error}")))?;
-        let parsed = parse(text).map_err(|error| Failure::new(format!("{title}, key {key}: {error}")))?;
-        let (value, problems) = parsed;
+        let (value, problems) = parse(text).map_err(|error| Failure::new(format!("{title}, key {key}: {error}")))?;
         let flags = format!("{key}{KEY_SUFFIX}");
         let overrides = FlagOverrides::parse(data.get(&flags).and_then(Value::as_str).unwrap_or_default());
         let overrides = overrides.map_err(|error| Failure::new(format!("{title}, key {flags}: {error}")))?;
-        Ok(Self {
-            version: meta("resourceVersion"),
-            uid: meta("uid"),
-            value,
-            problems,
-            overrides,
-            merge,
-            merge_unsaid: annotation.is_none(),
-        })
+        Ok(Self { version, uid, value, problems, overrides, merge, merge_unsaid: annotation.is_none() })
     }
 
     /// Its KubeletConfiguration, with its flags that are fields laid over it.
@@ -173,7 +161,7 @@ pub(crate) fn read_file(path: &str) -> Result<String, Failure> {
     let read = if path == "-" {
         std::io::stdin().take(limit).read_to_end(&mut bytes)
     } else {
-        std::fs::File::open(FilePath::new(path)).and_then(|file| file.take(limit).read_to_end(&mut bytes))
+        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
     };
     read.map_err(|error| Failure::new(format!("{title}: {error}")))?;
     if bytes.len() > yaml::MAX_BYTES {
@@ -209,8 +197,8 @@ impl ReadSide {
 pub(crate) async fn side(client: Option<&Client>, place: &ConfigRef, files: Merge) -> Result<ReadSide, Failure> {
     match (place, client) {
         (ConfigRef::File(path), _) => {
-            let parsed = parse(&read_file(path)?).map_err(|error| Failure::new(format!("{place}: {error}")))?;
-            let (value, problems) = parsed;
+            let text = read_file(path)?;
+            let (value, problems) = parse(&text).map_err(|error| Failure::new(format!("{place}: {error}")))?;
             let side = Side { value, flags: Some(FlagOverrides::default()), kind: Kind::Written(files) };
             Ok(ReadSide { side, row: None, title: place.to_string(), problems })
         }
@@ -259,22 +247,17 @@ pub(crate) async fn in_force(client: &Client, row: &NodeRow) -> Option<InForce> 
     let reference = &active.reference;
     let title = format!("{}/{}", reference.namespace, reference.name);
     let key = Some(reference.kubelet_config_key.as_str());
-    let mut notes = Vec::new();
     let map = match map(client, &reference.namespace, &reference.name, key).await {
-        Ok(map) if map.uid == active.uid && map.version == active.resource_version => Some(map),
-        Ok(map) => {
-            notes.push(format!(
-                "ConfigMap {title} was edited after version {} that the node runs (it is at {}): what it said then is on \
-                 the node alone",
-                active.resource_version, map.version
-            ));
-            None
-        }
-        Err(failure) => {
-            notes.push(format!("what the node's ConfigMap says is not known: {}", failure.message));
-            None
-        }
+        Ok(map) if map.uid == active.uid && map.version == active.resource_version => Ok(map),
+        Ok(map) => Err(format!(
+            "ConfigMap {title} was edited after version {} that the node runs (it is at {}): what it said then is on \
+             the node alone",
+            active.resource_version, map.version
+        )),
+        Err(failure) => Err(format!("what the node's ConfigMap says is not known: {}", failure.message)),
     };
+    let mut notes: Vec<String> = map.as_ref().err().cloned().into_iter().collect();
+    let map = map.ok();
     let messages = map.iter().flat_map(|map| schema::messages(&map.problems, schema::minor(&row.kubelet).ok()));
     notes.extend(messages.map(|line| format!("ConfigMap {title}: {line}")));
     if map.as_ref().is_some_and(|map| map.merge_unsaid) {

@@ -23,6 +23,7 @@ use crate::commands::wait::{duration, interrupted};
 use crate::fleet::config_ref::ConfigRef;
 use crate::fleet::node::{ConfigManager, NodeRow};
 use crate::fleet::preflight::{Answers, Outcome, names};
+use crate::fleet::wait::version_of;
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure};
 use kubelet_config::assignment::DEFAULT_KEY;
@@ -66,12 +67,11 @@ impl Options {
         if rows.is_empty() && selection.names.is_empty() {
             return Err(selection.nothing());
         }
-        let mut survey = Survey::new(client, request, rows);
-        for name in &selection.names {
-            if !survey.nodes.contains_key(name) {
-                survey.answers.unanswered(name, Outcome::Gone, "there is no such node");
-            }
+        let mut answers = Answers::default();
+        for name in selection.names.iter().filter(|name| rows.iter().all(|row| row.name != **name)) {
+            answers.unanswered(name, Outcome::Gone, "there is no such node");
         }
+        let mut survey = Survey::new(client, request, rows, answers);
         let result = survey.run(watcher, self.timeout).await;
         survey.withdraw().await;
         let interrupted = result?;
@@ -84,11 +84,7 @@ impl Options {
 
     /// These very bytes, if they can be read.
     async fn request(&self, context: &Context, client: &Client) -> Result<PreflightRequest, Failure> {
-        let file = match ConfigRef::parse(&self.what) {
-            Ok(ConfigRef::File(file)) => Some(file),
-            _ => None,
-        };
-        let (reference, map) = if let Some(file) = file {
+        let (reference, map) = if let Ok(ConfigRef::File(file)) = ConfigRef::parse(&self.what) {
             let map = push::Options::push(&file, &self.key, self.overlay, client).await?;
             let name = map.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
             eprintln!("configmap/{name} is what is judged");
@@ -100,20 +96,10 @@ impl Options {
             let map = readable_config_map(client, &reference).await?;
             (reference, map)
         };
-        let field = |name: &str| Some(map.as_ref()?.pointer(&format!("/metadata/{name}"))?.as_str()?.to_owned());
         // Its own: what it is told is told to us, now.
         let token = jiff::Timestamp::now().as_nanosecond().to_string();
-        let version = field("uid").zip(field("resourceVersion"));
-        Ok(PreflightRequest { reference, version, token: Some(token) })
+        Ok(PreflightRequest { reference, version: map.as_ref().and_then(version_of), token: Some(token) })
     }
-}
-
-/// How far a node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    Unasked,
-    Asked,
-    Done,
 }
 
 /// A patch under way: the node, and what came of it.
@@ -123,26 +109,24 @@ type Flight = BoxFuture<'static, (String, Result<Value, ApiError>)>;
 struct Survey {
     client: Client,
     request: String,
-    nodes: BTreeMap<String, Progress>,
+    /// Those that are still to answer, and whether they were asked.
+    open: BTreeMap<String, bool>,
     queue: VecDeque<String>,
     /// Their annotation is to go; the resourceVersion that our patch gave them, once it is answered.
     asked: BTreeMap<String, Option<String>>,
-    open: usize,
     answers: Answers,
 }
 
 impl Survey {
-    fn new(client: Client, request: String, rows: Vec<NodeRow>) -> Self {
-        let (nodes, queue, asked, answers) = Default::default();
-        let mut survey = Self { client, request, nodes, queue, asked, open: 0, answers };
+    fn new(client: Client, request: String, rows: Vec<NodeRow>, answers: Answers) -> Self {
+        let (open, queue, asked) = Default::default();
+        let mut survey = Self { client, request, open, queue, asked, answers };
         for row in rows {
             if row.manager == Some(ConfigManager::Supervisor) {
                 survey.queue.push_back(row.name.clone());
-                survey.nodes.insert(row.name, Progress::Unasked);
-                survey.open += 1;
+                survey.open.insert(row.name, false);
             } else {
                 survey.answers.unanswered(&row.name, Outcome::NoSupervisor, "");
-                survey.nodes.insert(row.name, Progress::Done);
             }
         }
         survey
@@ -157,7 +141,7 @@ impl Survey {
         let (deadline, mut pace) = (Instant::now() + timeout, interval(PACE));
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stopped = false;
-        while self.open > 0 && !stopped {
+        while !self.open.is_empty() && !stopped {
             tokio::select! {
                 () = &mut interrupted => stopped = true,
                 () = sleep_until(deadline) => break,
@@ -173,17 +157,9 @@ impl Survey {
         while let Some((name, answer)) = flights.next().await {
             self.patched(&name, answer);
         }
-        let silent: Vec<(String, Outcome)> = self
-            .nodes
-            .iter()
-            .filter_map(|(name, progress)| match progress {
-                Progress::Unasked => Some((name.clone(), Outcome::NotAsked)),
-                Progress::Asked => Some((name.clone(), Outcome::Silent)),
-                Progress::Done => None,
-            })
-            .collect();
-        for (name, outcome) in silent {
-            self.end(&name, outcome, if stopped { "interrupted" } else { "the time was over" });
+        for (name, is_asked) in std::mem::take(&mut self.open) {
+            let outcome = if is_asked { Outcome::Silent } else { Outcome::NotAsked };
+            self.answers.unanswered(&name, outcome, if stopped { "interrupted" } else { "the time was over" });
         }
         Ok(stopped)
     }
@@ -202,8 +178,8 @@ impl Survey {
                 if let Some(asked) = self.asked.get_mut(name) {
                     *asked = version.map(str::to_owned);
                 }
-                if let Some(progress @ Progress::Unasked) = self.nodes.get_mut(name) {
-                    *progress = Progress::Asked;
+                if let Some(is_asked) = self.open.get_mut(name) {
+                    *is_asked = true;
                 }
             }
             Err(error) => {
@@ -226,17 +202,13 @@ impl Survey {
             return;
         }
         let Some(status) = row.preflight.filter(|status| status.answers(&self.request)) else { return };
-        if let Some(progress @ (Progress::Unasked | Progress::Asked)) = self.nodes.get_mut(&row.name) {
-            *progress = Progress::Done;
-            self.open -= 1;
+        if self.open.remove(&row.name).is_some() {
             self.answers.answered(&row.name, &status);
         }
     }
 
     fn end(&mut self, name: &str, outcome: Outcome, why: &str) {
-        if let Some(progress @ (Progress::Unasked | Progress::Asked)) = self.nodes.get_mut(name) {
-            *progress = Progress::Done;
-            self.open -= 1;
+        if self.open.remove(name).is_some() {
             self.answers.unanswered(name, outcome, why);
         }
     }
@@ -263,13 +235,8 @@ impl Survey {
         }
         left.extend(std::mem::take(&mut self.asked).into_keys());
         if !left.is_empty() {
-            eprintln!(
-                "{}",
-                output::plain(&format!(
-                    "warning: the annotation {REQUEST_ANNOTATION} stays on {}: {why}",
-                    names(&left)
-                ))
-            );
+            let left = format!("the annotation {REQUEST_ANNOTATION} stays on {}: {why}", names(&left));
+            eprintln!("warning: {}", output::plain(&left));
         }
     }
 

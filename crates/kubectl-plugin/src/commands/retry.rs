@@ -19,9 +19,8 @@ pub(crate) struct Options {
 
 /// What failed there and is held against the version is forgotten: the annotation's value.
 fn retry(row: &NodeRow) -> Result<String, String> {
-    let reason = row.condition.as_ref().map_or("", |condition| condition.reason.as_str());
     match (row.stage(), &row.assigned) {
-        (Stage::Failed, _) if reason == "SyncFailed" => {
+        (Stage::Failed, _) if row.reason() == "SyncFailed" => {
             Err("nothing is held against a version, the node tries on by itself".to_owned())
         }
         (Stage::Failed, Some(source)) if row.invalid.is_none() => Ok(version_value(source, row.retry.as_deref())),

@@ -33,15 +33,19 @@ pub(crate) enum Claim {
     Held(String),
 }
 
+/// How long it holds without being renewed.
+fn duration(lease: &Value) -> Duration {
+    let seconds = lease.pointer("/spec/leaseDurationSeconds").and_then(Value::as_u64);
+    seconds.map_or(LEASE_DURATION, Duration::from_secs).min(MAX_LEASE_DURATION)
+}
+
 /// `lease`: as it stands; `unchanged`: for so long, as this candidate saw it.
 pub(crate) fn claim(lease: &Value, us: &str, unchanged: Duration) -> Claim {
     let holder = lease.pointer("/spec/holderIdentity").and_then(Value::as_str).unwrap_or_default();
-    let seconds = lease.pointer("/spec/leaseDurationSeconds").and_then(Value::as_u64);
-    let duration = seconds.map_or(LEASE_DURATION, Duration::from_secs).min(MAX_LEASE_DURATION);
     match holder {
         "" => Claim::Free,
         holder if holder == us => Claim::Ours,
-        _ if unchanged >= duration => Claim::Free,
+        _ if unchanged >= duration(lease) => Claim::Free,
         holder => Claim::Held(holder.to_owned()),
     }
 }
@@ -51,9 +55,7 @@ pub(crate) fn holder(lease: &Value, now: Timestamp) -> Result<&str, String> {
     let text = |field: &str| lease.pointer("/spec")?.get(field)?.as_str().filter(|text| !text.is_empty());
     let holder = text("holderIdentity").ok_or("nobody holds it")?;
     let renewed = text("renewTime").unwrap_or_default();
-    let seconds = lease.pointer("/spec/leaseDurationSeconds").and_then(Value::as_u64);
-    let duration = seconds.map_or(LEASE_DURATION, Duration::from_secs).min(MAX_LEASE_DURATION);
-    let until = |time: Timestamp| time.checked_add(duration)?.checked_add(MAX_CLOCK_SKEW);
+    let until = |time: Timestamp| time.checked_add(duration(lease))?.checked_add(MAX_CLOCK_SKEW);
     let is_live = |time| until(time).is_ok_and(|until| now < until);
     if renewed.parse().is_ok_and(is_live) {
         Ok(holder)

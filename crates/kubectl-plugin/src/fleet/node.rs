@@ -169,10 +169,14 @@ impl NodeRow {
         self.trial_ends.is_some() || self.confirm_by.is_some() || self.manager != Some(ConfigManager::Supervisor)
     }
 
+    /// The reason of the condition `KubeletConfigOk`; empty if there is none.
+    pub(crate) fn reason(&self) -> &str {
+        self.condition.as_ref().map_or("", |condition| condition.reason.as_str())
+    }
+
     /// How far it is. What the node says of another ConfigMap than the one asked for is old.
     pub(crate) fn stage(&self) -> Stage {
-        let condition = self.condition.as_ref();
-        let reason = condition.map_or("", |condition| condition.reason.as_str());
+        let reason = self.reason();
         if matches!(reason, "Pinned" | "Frozen") {
             return Stage::Held;
         }

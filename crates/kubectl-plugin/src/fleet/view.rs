@@ -89,15 +89,11 @@ impl<'a> View<'a> {
             Stage::Failed => Tone::Bad,
             _ => Tone::Open,
         };
-        if self.reason() == "TrialSuspended" && stage == Stage::OnTrial {
+        if self.row.reason() == "TrialSuspended" && stage == Stage::OnTrial {
             return (tone, "suspended".to_owned());
         }
         let left = self.left().map(|left| format!(" {}", human(left))).unwrap_or_default();
         (tone, format!("{}{left}", stage.label()))
-    }
-
-    fn reason(&self) -> &str {
-        self.row.condition.as_ref().map_or("", |condition| condition.reason.as_str())
     }
 
     /// Seconds to the end of the trial, or of the time to confirm, if all stays well; or to its turn.
@@ -142,7 +138,7 @@ impl<'a> View<'a> {
             (_, Stage::Scheduled) if message.contains(" waits, ") || message.starts_with(WAITS_WHILE) => {
                 message.to_owned()
             }
-            (_, Stage::OnTrial) if self.reason() == "TrialSuspended" => message.to_owned(),
+            (_, Stage::OnTrial) if self.row.reason() == "TrialSuspended" => message.to_owned(),
             (_, Stage::AwaitsConfirmation) => "rolled back unless confirmed".to_owned(),
             (ManagerStatus::Native, _) => "native dynamic configuration, without a supervisor".to_owned(),
             _ => String::new(),

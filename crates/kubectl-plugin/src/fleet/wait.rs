@@ -42,10 +42,8 @@ impl Expectation {
         let view = View::new(row, now);
         let stage = row.stage();
         let waiting = || {
-            let messages = [view.state().1, view.message()];
-            WaitStatus::Waiting(
-                messages.iter().filter(|messages| !messages.is_empty()).cloned().collect::<Vec<_>>().join(": "),
-            )
+            let messages = [view.state().1, view.message()].into_iter().filter(|message| !message.is_empty());
+            WaitStatus::Waiting(messages.collect::<Vec<_>>().join(": "))
         };
         if row.desired != self.target || row.invalid.is_some() {
             return WaitStatus::Failed("its assignment was changed by somebody else".to_owned());
@@ -70,10 +68,7 @@ impl Expectation {
             self.version.as_ref().is_none_or(|(uid, version)| now == (uid, version))
         });
         // Rights, and ConfigMaps, may yet come; a node tries on.
-        let tries_on = row
-            .condition
-            .as_ref()
-            .is_some_and(|condition| matches!(condition.reason.as_str(), "SyncFailed" | "NotToBlame"));
+        let tries_on = matches!(row.reason(), "SyncFailed" | "NotToBlame");
         match stage {
             Stage::Held => WaitStatus::Failed(view.message()),
             Stage::Failed if current && !tries_on => WaitStatus::Failed(view.message()),
@@ -89,9 +84,14 @@ impl Expectation {
 
     /// A wish for a ConfigMap as the API server has it.
     pub(crate) fn new(target: Option<ConfigMapRef>, map: Option<&Value>, goal: Goal) -> Self {
-        let field = |name: &str| Some(map?.pointer(&format!("/metadata/{name}"))?.as_str()?.to_owned());
-        Self { target, version: field("uid").zip(field("resourceVersion")), goal }
+        Self { target, version: map.and_then(version_of), goal }
     }
+}
+
+/// The uid and the resourceVersion of an object as the API server has it.
+pub(crate) fn version_of(object: &Value) -> Option<(String, String)> {
+    let field = |name: &str| Some(object.pointer(&format!("/metadata/{name}"))?.as_str()?.to_owned());
+    field("uid").zip(field("resourceVersion"))
 }
 
 #[cfg(test)]

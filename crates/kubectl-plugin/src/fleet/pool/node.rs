@@ -266,7 +266,6 @@ fn progress(row: &NodeRow, message: &str) -> Progress {
             messages.into_iter().find(|message| !message.is_empty()).unwrap_or("it does not say why").to_owned(),
         )
     };
-    let reason = row.condition.as_ref().map_or("", |condition| condition.reason.as_str());
     let speaks_of_it = row.assigned.as_ref().map(|source| &source.reference) == row.desired.as_ref();
     if row.invalid.is_some() {
         return bad();
@@ -276,7 +275,7 @@ fn progress(row: &NodeRow, message: &str) -> Progress {
     }
     match row.stage() {
         // The Node had troubles of its own, and says itself that the version is not to blame.
-        Stage::Failed if reason == "NotToBlame" => Progress::Updating,
+        Stage::Failed if row.reason() == "NotToBlame" => Progress::Updating,
         Stage::Failed => bad(),
         Stage::Proven => Progress::Proven,
         // Held on the Node, with this very version: nothing is outstanding.
