@@ -138,7 +138,7 @@ impl FieldProblem {
         match self {
             Self::Duplicate(what) => Some(format!("duplicate field in the payload, the last one wins: {what}")),
             Self::Unknown { path, meant: Some(meant) }
-                if minor.is_none_or(|minor| minor <= NEWEST) || is_cased(path, meant) =>
+                if minor.is_none_or(|minor| minor <= NEWEST) || path.eq_ignore_ascii_case(meant) =>
             {
                 Some(format!("{path}: did you mean {meant}?"))
             }
@@ -156,10 +156,6 @@ impl FieldProblem {
             }
         }
     }
-}
-
-fn is_cased(path: &str, meant: &str) -> bool {
-    path.eq_ignore_ascii_case(meant)
 }
 
 crate::named! {
@@ -221,22 +217,36 @@ pub fn is_known(path: &str, minor: Option<u64>) -> bool {
     if minor > NEWEST {
         return true;
     }
-    let (mut parent, mut rest) = (String::new(), path);
-    loop {
-        let (field, below) = rest.split_once('.').map_or((rest, None), |(field, below)| (field, Some(below)));
-        let here = join(&parent, field);
+    let mut parent = String::new();
+    for name in names(path) {
+        // What is below a map is an entry of it, whatever it is.
+        if !parent.is_empty() && !is_struct(&parent) {
+            break;
+        }
+        let here = join(&parent, name);
         let stands_in = |table: &[(&str, u64)], good: &dyn Fn(u64) -> bool| {
             table.iter().find(|(name, _)| *name == here).is_none_or(|(_, version)| good(*version))
         };
         let in_time = stands_in(SINCE, &|since| since <= minor) && stands_in(UNTIL, &|until| until >= minor);
-        if !known(&parent).any(|name| name == field) || !in_time {
+        if !known(&parent).any(|known| known == name) || !in_time {
             return false;
         }
-        match below.filter(|_| is_struct(&here)) {
-            Some(below) => (parent, rest) = (here, below),
-            None => return true,
-        }
+        parent = here;
     }
+    true
+}
+
+/// The names in a field's path. Below a map the rest is one: names of its entries may hold dots.
+pub(crate) fn names(path: &str) -> Vec<&str> {
+    let (mut names, mut rest) = (Vec::new(), path);
+    while let Some((name, below)) = rest.split_once('.')
+        && (names.is_empty() || is_struct(&names.join(".")))
+    {
+        names.push(name);
+        rest = below;
+    }
+    names.push(rest);
+    names
 }
 
 /// The minor version in `v1.29.3`, `1.29`, `1.29.3+k3s1`.

@@ -58,6 +58,20 @@ pub enum Kind {
 
 use Kind::{Bool, Headers, Int, List, Map, Pair, Reservations, Taints, Text};
 
+impl Kind {
+    /// A map of strings.
+    #[must_use]
+    pub fn is_map(self) -> bool {
+        matches!(self, Self::Map(_) | Self::Pair | Self::Headers)
+    }
+}
+
+/// What the field at this path holds, if a flag sets it.
+#[must_use]
+pub fn kind_of(field: &str) -> Option<Kind> {
+    FIELDS.iter().find(|(_, path, _)| *path == field).map(|(.., kind)| *kind)
+}
+
 /// The kind of a flag that is a field.
 fn kind(flag: &str) -> Option<Kind> {
     FIELDS.iter().find(|(name, ..)| *name == flag).map(|(.., kind)| *kind)

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{NodePolicy, Signed};
-use crate::flags::FlagOverrides;
+use crate::flags::{self, FlagOverrides};
 use crate::hazard::{self, Change, HazardClass};
 use crate::schema;
 
@@ -168,23 +168,10 @@ impl NodePolicy {
     }
 }
 
-/// The configuration with another value at this path. Below a field that is a map the rest of the path is one key.
+/// The configuration with another value at this path.
 pub(super) fn with_field(configuration: &Value, path: &str, value: Value) -> Value {
-    fn put(at: &mut Value, parent: &str, path: &str, value: Value) {
-        if !at.is_object() {
-            *at = Value::Object(Map::new());
-        }
-        let Value::Object(fields) = at else { return };
-        let is_struct = parent.is_empty() || schema::is_struct(parent);
-        match path.split_once('.').filter(|_| is_struct) {
-            Some((field, rest)) => {
-                let parent = if parent.is_empty() { field.to_owned() } else { format!("{parent}.{field}") };
-                put(fields.entry(field).or_insert(Value::Null), &parent, rest, value);
-            }
-            None => drop(fields.insert(path.to_owned(), value)),
-        }
-    }
-    let mut configuration = configuration.clone();
-    put(&mut configuration, "", path, value);
-    configuration
+    let mut fields = configuration.as_object().cloned().unwrap_or_default();
+    let path: Vec<String> = schema::names(path).into_iter().map(str::to_owned).collect();
+    flags::set(&mut fields, &path, value);
+    Value::Object(fields)
 }

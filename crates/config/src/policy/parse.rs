@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::judge::with_field;
-use super::signature::seconds;
+use super::signature::{pool, seconds};
 use super::{API_VERSION, KIND, NodePolicy, Signatures, TrustedKey};
 use crate::assignment::is_namespace;
 use crate::flags;
@@ -198,8 +198,4 @@ fn signatures(path: &str, value: Value) -> Result<Signatures, String> {
         return Err(format!("{keys_path}: it has no key, so nobody could sign"));
     }
     Ok(Signatures { required, pools, keys })
-}
-
-fn pool(word: &str) -> Result<String, String> {
-    super::signature::pool(word).map(str::to_owned)
 }

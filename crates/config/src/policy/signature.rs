@@ -185,12 +185,9 @@ fn key_id(base64: &str) -> Option<String> {
     Some(format!("{:X}", u64::from_le_bytes(id)))
 }
 
-pub(super) fn pool(word: &str) -> Result<&str, String> {
-    if is_subdomain(word, 253) {
-        Ok(word)
-    } else {
-        Err(format!("{:?} is no name of a pool: a-z, 0-9, - and .", shown(word)))
-    }
+pub(super) fn pool(word: &str) -> Result<String, String> {
+    let wrong = || format!("{:?} is no name of a pool: a-z, 0-9, - and .", shown(word));
+    is_subdomain(word, 253).then(|| word.to_owned()).ok_or_else(wrong)
 }
 
 /// RFC 3339 as seconds since 1970.
@@ -270,7 +267,7 @@ impl Comment {
         let number = sequence.parse::<u64>().ok().filter(|number| number.to_string() == sequence);
         let expires = entry("expires")?;
         Ok(Self {
-            pool: pool(entry("pool")?).map_err(|why| format!("pool=: {why}"))?.to_owned(),
+            pool: pool(entry("pool")?).map_err(|why| format!("pool=: {why}"))?,
             sequence: number.ok_or_else(|| wrong("sequence", sequence, "a number"))?,
             expires: seconds(expires)
                 .ok_or_else(|| wrong("expires", expires, "a time in RFC 3339, such as 2027-06-30T00:00:00Z"))?,

@@ -11,11 +11,6 @@ use crate::pods::{NodeSummary, PodSummary};
 /// Older names of two of [`IDENTITY_LABELS`], which a kubelet sets with them.
 const BETA_LABELS: [&str; 2] = ["beta.kubernetes.io/os", "beta.kubernetes.io/arch"];
 
-/// A kubelet sets it anew when it registers, whatever somebody made of it. Admission may come before that or after.
-fn is_set_by_kubelet(label: &str) -> bool {
-    IDENTITY_LABELS.contains(&label) || BETA_LABELS.contains(&label)
-}
-
 /// `NodeSelector`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -121,9 +116,11 @@ impl Requirement {
     }
 }
 
-/// A label that the kubelet puts right itself may not match now and still match then.
+/// A label that the kubelet sets anew when it registers, whatever somebody made of it, may not match now and still match then:
+/// admission may come before that or after.
 fn settled(key: &str, holds: bool) -> Option<bool> {
-    (holds || !is_set_by_kubelet(key)).then_some(holds)
+    let is_set_by_kubelet = IDENTITY_LABELS.contains(&key) || BETA_LABELS.contains(&key);
+    (holds || !is_set_by_kubelet).then_some(holds)
 }
 
 /// False if one is, else unknown if one is.

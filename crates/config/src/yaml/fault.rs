@@ -41,8 +41,10 @@ pub(super) fn duplicate(error: &Error) -> String {
 }
 
 fn message(error: &Error) -> String {
-    if let Some(text) = syntax_of(error) {
-        return text;
+    if let Error::ExternalMessage { source, .. } = error
+        && let ExternalMessageSource::Parser(error) = source.as_ref()
+    {
+        return syntax(error.kind());
     }
     let text = match error {
         Error::MultipleDocuments { .. } => {
@@ -80,12 +82,6 @@ fn message(error: &Error) -> String {
         error => return one_line(&UserMessageFormatter.format_message(error)),
     };
     text.to_owned()
-}
-
-fn syntax_of(error: &Error) -> Option<String> {
-    let Error::ExternalMessage { source, .. } = error else { return None };
-    let ExternalMessageSource::Parser(error) = source.as_ref() else { return None };
-    Some(syntax(error.kind()))
 }
 
 /// Where the text is no YAML. What is not here has libyaml's messages, which kubectl and the kubelet show too.

@@ -71,11 +71,11 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
     let (state, planned) = rollout.plan(&status);
     let moving = planned.len();
     let Drained { state, assign, decision, next } = rollout.split_by_drains(state, planned);
-    let counts = members.counts(Some(update), pool.spec.rollout.proof);
+    members.count(&mut status, Some(update), strategy.proof);
     let reset = if has_news { Vec::new() } else { rollout.resets(moving) };
     let preflighted = if is_new { rollout.preflighted(&state) } else { Preflighted::NotAsked };
     let state = state.with_waiting(&members.waiting());
-    report::fill(&mut status, &counts, &state, &preflighted, cluster.now);
+    report::fill(&mut status, &members.conflicts(), &state, &preflighted, cluster.now);
     Decision {
         next: rollout.next_timeout().into_iter().chain(next).min(),
         status,
@@ -90,13 +90,9 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
 
 /// What is to be done while the spec makes no sense: nodes that join are not to wait for somebody who mends it.
 fn only_joined(members: &Members<'_>, mut status: KubeletConfigPoolStatus, why: &RevisionFault) -> Decision {
-    report::fill(
-        &mut status,
-        &members.counts(None, Proof::Active),
-        &PoolState::Invalid(why.clone()),
-        &Preflighted::NotAsked,
-        members.now,
-    );
+    members.count(&mut status, None, Proof::Active);
+    let state = PoolState::Invalid(why.clone());
+    report::fill(&mut status, &members.conflicts(), &state, &Preflighted::NotAsked, members.now);
     let selected = members.own.iter().chain(members.shared.iter().map(|(node, _)| node)).copied();
     let uncordon = uncordon(selected, members.pool.name, &BTreeSet::new(), Proof::Active);
     Decision {

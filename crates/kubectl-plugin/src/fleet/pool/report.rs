@@ -10,19 +10,6 @@ use kubelet_config::bounds::first_of;
 /// Names in one message.
 const NAMES: usize = 10;
 
-/// Nodes of a pool.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct NodeCounts {
-    pub(crate) nodes: usize,
-    pub(crate) updated: usize,
-    pub(crate) proven: usize,
-    pub(crate) updating: usize,
-    pub(crate) unavailable: usize,
-    pub(crate) failed: usize,
-    /// Nodes that another pool selects too, and that pool.
-    pub(crate) conflicts: Vec<(String, String)>,
-}
-
 /// Where a pool is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PoolState {
@@ -218,28 +205,19 @@ pub(crate) fn messages(nodes: &[BadRevisionNode]) -> String {
     listed(&messages)
 }
 
-/// Writes counts and conditions. A condition that is as it was keeps its time.
+/// Writes the conditions. One that is as it was keeps its time. `conflicts`: Nodes that another pool selects too, with that
+/// pool.
 pub(crate) fn fill(
     status: &mut KubeletConfigPoolStatus,
-    counts: &NodeCounts,
+    conflicts: &[String],
     state: &PoolState,
     preflighted: &Preflighted,
     now: Timestamp,
 ) {
-    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    status.nodes = count(counts.nodes);
-    status.updated = count(counts.updated);
-    status.proven = count(counts.proven);
-    status.updating = count(counts.updating);
-    status.unavailable = count(counts.unavailable);
-    status.failed = count(counts.failed);
     let (holds, reason, message) = state.words();
-    let conflict = match counts.conflicts.as_slice() {
+    let conflict = match conflicts {
         [] => ("NoConflict", "no other pool selects these Nodes".to_owned()),
-        conflicts => {
-            let pairs: Vec<String> = conflicts.iter().map(|(node, pool)| format!("{node} ({pool})")).collect();
-            ("Conflict", format!("selected by another pool too: {}", listed(&pairs)))
-        }
+        conflicts => ("Conflict", format!("selected by another pool too: {}", listed(conflicts))),
     };
     let preflighted = match preflighted {
         Preflighted::NotAsked => (true, "NothingNew", "there is no revision to be judged".to_owned()),
@@ -253,7 +231,7 @@ pub(crate) fn fill(
         ("Reconciling", holds == "Reconciling", reason, message.clone()),
         ("Stalled", holds == "Stalled", reason, message),
         ("Preflighted", preflighted.0, preflighted.1, preflighted.2),
-        ("Conflicting", !counts.conflicts.is_empty(), conflict.0, conflict.1),
+        ("Conflicting", !conflicts.is_empty(), conflict.0, conflict.1),
     ];
     let observed_generation = status.observed_generation;
     let former = std::mem::take(&mut status.conditions);

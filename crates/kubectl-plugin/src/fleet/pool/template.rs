@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::expressions::{Expression, Inputs, Uses};
 use super::types::MergeMode;
 use kubelet_config::bounds::shortened;
+use kubelet_config::flags::{self, Kind};
 use kubelet_config::hazard::Unset;
 use kubelet_config::hazard::table;
 
@@ -241,30 +242,8 @@ impl Field {
     }
 }
 
-/// Maps of strings: a number in one keeps the kubelet from reading any of the file.
-const STRING_MAPS: [&str; 10] = [
-    "cpuManagerPolicyOptions",
-    "evictionHard",
-    "evictionMinimumReclaim",
-    "evictionSoft",
-    "evictionSoftGracePeriod",
-    "kubeReserved",
-    "qosReserved",
-    "staticPodURLHeader",
-    "systemReserved",
-    "topologyManagerPolicyOptions",
-];
-/// Integers without a default, or with one that goes by the version.
-const INTEGERS: [&str; 8] = [
-    "eventBurst",
-    "eventRecordQPS",
-    "evictionMaxPodGracePeriod",
-    "kubeAPIBurst",
-    "kubeAPIQPS",
-    "maxParallelImagePulls",
-    "podsPerCore",
-    "readOnlyPort",
-];
+/// An integer that no flag sets, without a default that says so.
+const INTEGER: &str = "maxParallelImagePulls";
 /// The only field that holds a fraction.
 const FRACTION: &str = "memoryThrottlingFactor";
 
@@ -280,8 +259,9 @@ fn check_type(pointer: &str, value: &Value) -> Result<(), String> {
     let default = default.as_ref().and_then(|default| default.pointer(below));
     let wanted = match default {
         _ if below.is_empty() && top == FRACTION => "a number",
-        _ if below.is_empty() && INTEGERS.contains(&top) => "an integer",
-        _ if !below.is_empty() && STRING_MAPS.contains(&top) => "a string",
+        _ if below.is_empty() && (flags::kind_of(top) == Some(Kind::Int) || top == INTEGER) => "an integer",
+        // A map of strings: a number in one keeps the kubelet from reading any of the file.
+        _ if !below.is_empty() && flags::kind_of(top).is_some_and(Kind::is_map) => "a string",
         _ if !below.is_empty() && top == "featureGates" => "a truth value",
         Some(Value::String(_)) => "a string",
         Some(Value::Number(_)) => "an integer",

@@ -8,7 +8,6 @@ use super::super::drain::Cordon;
 use super::super::leave::{Leavers, is_waited_for};
 use super::super::node::{PoolNode, Progress};
 use super::super::renderings::{NodeAssignment, RevisionTarget};
-use super::super::report::NodeCounts;
 use super::super::revision::parse_revision_name;
 use super::super::types::{KubeletConfigPoolStatus, Proof};
 use super::view::{Cluster, Pool};
@@ -52,19 +51,28 @@ impl<'a> Members<'a> {
         Self { pool, now: cluster.now, busy_control_plane, own, shared, leavers }
     }
 
-    pub(super) fn counts(&self, update: Option<&RevisionTarget<'_>>, proof: Proof) -> NodeCounts {
-        let mut counts = NodeCounts { nodes: self.own.len() + self.shared.len(), ..NodeCounts::default() };
-        counts.conflicts = self.shared.iter().map(|(node, other)| (node.name.clone(), (*other).to_owned())).collect();
-        for node in &self.own {
-            let has = update.is_some_and(|update| update.is_on(node));
-            counts.updated += usize::from(has);
-            counts.proven += usize::from(has && node.is_done(Proof::Proven));
-            counts.failed += usize::from(has && matches!(node.progress, Progress::Bad(_)));
-            counts.updating += usize::from(node.is_in_flight(proof));
-            let is_cordoned = node.cordon(self.pool.name) == Cordon::Ours;
-            counts.unavailable += usize::from(!node.ready || is_cordoned || node.is_in_flight(proof));
-        }
-        counts
+    /// Counts the Nodes in a status.
+    pub(super) fn count(
+        &self,
+        status: &mut KubeletConfigPoolStatus,
+        update: Option<&RevisionTarget<'_>>,
+        proof: Proof,
+    ) {
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let count = |is: &dyn Fn(&PoolNode) -> bool| number(self.own.iter().filter(|node| is(node)).count());
+        let has = |node: &PoolNode| update.is_some_and(|update| update.is_on(node));
+        let is_cordoned = |node: &PoolNode| node.cordon(self.pool.name) == Cordon::Ours;
+        status.nodes = number(self.own.len() + self.shared.len());
+        status.updated = count(&has);
+        status.proven = count(&|node| has(node) && node.is_done(Proof::Proven));
+        status.failed = count(&|node| has(node) && matches!(node.progress, Progress::Bad(_)));
+        status.updating = count(&|node| node.is_in_flight(proof));
+        status.unavailable = count(&|node| !node.ready || is_cordoned(node) || node.is_in_flight(proof));
+    }
+
+    /// Nodes that another pool selects too, with that pool.
+    pub(super) fn conflicts(&self) -> Vec<String> {
+        self.shared.iter().map(|(node, other)| format!("{} ({other})", node.name)).collect()
     }
 
     /// Names of those that wait for as long as it takes.
