@@ -5,80 +5,54 @@ use std::time::Duration;
 use super::evidence::Suspension;
 use super::model::{Damage, LocalFilesDifference};
 use kubelet_config::duration::GoDuration;
+use kubelet_config::named;
 use kubelet_config::source::Source;
 use kubelet_config::status::{cut, name};
 
-/// An event's `reason`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventReason {
-    /// The kubelet is restarted for another configuration (native's).
-    Changed,
-    /// A new source with equal content.
-    Adopted,
-    /// Refused before it ran.
-    Rejected,
-    /// Failed its trial.
-    RolledBack,
-    /// Nothing is judged for now.
-    TrialSuspended,
-    /// The control test cleared it.
-    NotBlamed,
-    /// Healthy, and to be confirmed by somebody.
-    AwaitsConfirmation,
-    /// Passed its trial.
-    Proven,
-    /// An operator has it tried again.
-    Retried,
-    /// An operator holds what runs.
-    Pinned,
-    /// The assignment is followed again.
-    Unpinned,
-    /// No change is taken up.
-    Frozen,
-    /// Changes are taken up again.
-    Thawed,
-    /// Somebody confirmed it.
-    Confirmed,
-    /// The store was changed behind the supervisor.
-    Drift,
-    /// The local files say something else than what runs.
-    LocalFiles,
-    /// The kubelet hung, and is restarted with what it ran.
-    Hung,
-    /// An accepted change waits, and not only for its turn.
-    Waiting,
-    /// The node's policy forbids what runs.
-    Forbidden,
-    /// A worker begins after another one.
-    WorkerReplaced,
-}
-
-impl EventReason {
-    /// As the API server and the history have it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Changed => "KubeletConfigChanged",
-            Self::Adopted => "KubeletConfigAdopted",
-            Self::Rejected => "KubeletConfigRejected",
-            Self::RolledBack => "KubeletConfigRolledBack",
-            Self::TrialSuspended => "KubeletConfigTrialSuspended",
-            Self::NotBlamed => "KubeletConfigNotBlamed",
-            Self::AwaitsConfirmation => "KubeletConfigAwaitsConfirmation",
-            Self::Proven => "KubeletConfigProven",
-            Self::Retried => "KubeletConfigRetried",
-            Self::Pinned => "KubeletConfigPinned",
-            Self::Unpinned => "KubeletConfigUnpinned",
-            Self::Frozen => "KubeletConfigFrozen",
-            Self::Thawed => "KubeletConfigThawed",
-            Self::Confirmed => "KubeletConfigConfirmed",
-            Self::Drift => "KubeletConfigDrift",
-            Self::LocalFiles => "KubeletConfigLocalFiles",
-            Self::Hung => "KubeletHung",
-            Self::Waiting => "KubeletConfigWaiting",
-            Self::Forbidden => "KubeletConfigForbidden",
-            Self::WorkerReplaced => "WorkerReplaced",
-        }
+named! {
+    /// An event's `reason`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum EventReason by as_str {
+        /// The kubelet is restarted for another configuration (native's).
+        Changed = "KubeletConfigChanged",
+        /// A new source with equal content.
+        Adopted = "KubeletConfigAdopted",
+        /// Refused before it ran.
+        Rejected = "KubeletConfigRejected",
+        /// Failed its trial.
+        RolledBack = "KubeletConfigRolledBack",
+        /// Nothing is judged for now.
+        TrialSuspended = "KubeletConfigTrialSuspended",
+        /// The control test cleared it.
+        NotBlamed = "KubeletConfigNotBlamed",
+        /// Healthy, and to be confirmed by somebody.
+        AwaitsConfirmation = "KubeletConfigAwaitsConfirmation",
+        /// Passed its trial.
+        Proven = "KubeletConfigProven",
+        /// An operator has it tried again.
+        Retried = "KubeletConfigRetried",
+        /// An operator holds what runs.
+        Pinned = "KubeletConfigPinned",
+        /// The assignment is followed again.
+        Unpinned = "KubeletConfigUnpinned",
+        /// No change is taken up.
+        Frozen = "KubeletConfigFrozen",
+        /// Changes are taken up again.
+        Thawed = "KubeletConfigThawed",
+        /// Somebody confirmed it.
+        Confirmed = "KubeletConfigConfirmed",
+        /// The store was changed behind the supervisor.
+        Drift = "KubeletConfigDrift",
+        /// The local files say something else than what runs.
+        LocalFiles = "KubeletConfigLocalFiles",
+        /// The kubelet hung, and is restarted with what it ran.
+        Hung = "KubeletHung",
+        /// An accepted change waits, and not only for its turn.
+        Waiting = "KubeletConfigWaiting",
+        /// The node's policy forbids what runs.
+        Forbidden = "KubeletConfigForbidden",
+        /// A worker begins after another one.
+        WorkerReplaced = "WorkerReplaced",
     }
 }
 

@@ -7,48 +7,33 @@ use serde::{Deserialize, Serialize};
 
 use super::limits;
 use kubelet_config::bounds::first_of;
+use kubelet_config::named;
 use kubelet_config::readmission::Supplies;
 
-/// A sign of a healthy kubelet, beside its process and READY=1, which every kubelet gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Signal {
-    /// The plain healthz listener answers 200.
-    Healthz,
-    /// `WATCHDOG=1` keeps coming; kubelets from v1.32 send it after checking their sync loop
-    /// (pkg/kubelet/watchdog/watchdog_linux.go, v1.36).
-    Watchdog,
-    /// The Node's condition Ready is True, with a heartbeat newer than the start.
-    NodeReady,
-    /// The Node's Lease is renewed.
-    Lease,
-    /// The API server answers the kubelet's own credentials.
-    ApiServer,
-    /// The container runtime answers on its socket.
-    Runtime,
-    /// No running pod was turned away by admission.
-    Pods,
+named! {
+    /// A sign of a healthy kubelet, beside its process and READY=1, which every kubelet gives.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Signal by label {
+        /// The plain healthz listener answers 200.
+        Healthz = "healthz",
+        /// `WATCHDOG=1` keeps coming; kubelets from v1.32 send it after checking their sync loop
+        /// (pkg/kubelet/watchdog/watchdog_linux.go, v1.36).
+        Watchdog = "watchdog",
+        /// The Node's condition Ready is True, with a heartbeat newer than the start.
+        NodeReady = "node-ready",
+        /// The Node's Lease is renewed.
+        Lease = "lease",
+        /// The API server answers the kubelet's own credentials.
+        ApiServer = "api-server",
+        /// The container runtime answers on its socket.
+        Runtime = "runtime",
+        /// No running pod was turned away by admission.
+        Pods = "pods",
+    }
 }
 
 impl Signal {
-    /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Healthz, Self::Watchdog, Self::NodeReady, Self::Lease, Self::ApiServer, Self::Runtime, Self::Pods];
-
-    /// The name in records, `status` and metrics.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Healthz => "healthz",
-            Self::Watchdog => "watchdog",
-            Self::NodeReady => "node-ready",
-            Self::Lease => "lease",
-            Self::ApiServer => "api-server",
-            Self::Runtime => "runtime",
-            Self::Pods => "pods",
-        }
-    }
-
     /// How long it may be bad without a break.
     #[must_use]
     pub fn patience(self, isolation: Duration) -> Duration {
@@ -155,23 +140,22 @@ pub struct FailedRun {
     pub control_lacked_it: bool,
 }
 
-/// Why nothing is judged for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Suspension {
-    /// The container runtime does not answer.
-    Runtime,
-    /// The API server went away after the kubelet had been in contact with it, or answers that it is overloaded.
-    ApiServer,
-    /// There is no room on the disk.
-    DiskFull,
-    /// The system is on its way down.
-    ShuttingDown,
+named! {
+    /// Why nothing is judged for now.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Suspension by message {
+        /// The container runtime does not answer.
+        Runtime = "the container runtime does not answer",
+        /// The API server went away after the kubelet had been in contact with it, or answers that it is overloaded.
+        ApiServer = "the API server is not reachable",
+        /// There is no room on the disk.
+        DiskFull = "the disk is full",
+        /// The system is on its way down.
+        ShuttingDown = "the system is shutting down",
+    }
 }
 
 impl Suspension {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Runtime, Self::ApiServer, Self::DiskFull, Self::ShuttingDown];
-
     /// The label of `suspensions_total{reason}`.
     #[must_use]
     pub fn label(self) -> &'static str {
@@ -180,17 +164,6 @@ impl Suspension {
             Self::ApiServer => Signal::ApiServer.label(),
             Self::DiskFull => "disk-full",
             Self::ShuttingDown => "shutting-down",
-        }
-    }
-
-    /// The reason in a sentence.
-    #[must_use]
-    pub fn message(self) -> &'static str {
-        match self {
-            Self::Runtime => "the container runtime does not answer",
-            Self::ApiServer => "the API server is not reachable",
-            Self::DiskFull => "the disk is full",
-            Self::ShuttingDown => "the system is shutting down",
         }
     }
 }
@@ -216,29 +189,16 @@ pub struct NodeReadiness {
     pub pressure: BTreeSet<NodePressure>,
 }
 
-/// A condition of the Node for which its kubelet evicts pods, and turns pods away that it is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum NodePressure {
-    /// `MemoryPressure`.
-    Memory,
-    /// `DiskPressure`.
-    Disk,
-    /// `PIDPressure`.
-    Pid,
-}
-
-impl NodePressure {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Memory, Self::Disk, Self::Pid];
-
-    /// The condition's type (pkg/apis/core/types.go, v1.20.2).
-    #[must_use]
-    pub fn condition(self) -> &'static str {
-        match self {
-            Self::Memory => "MemoryPressure",
-            Self::Disk => "DiskPressure",
-            Self::Pid => "PIDPressure",
-        }
+named! {
+    /// A condition of the Node for which its kubelet evicts pods, and turns pods away that it is given.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum NodePressure by condition {
+        /// `MemoryPressure`.
+        Memory = "MemoryPressure",
+        /// `DiskPressure`.
+        Disk = "DiskPressure",
+        /// `PIDPressure`.
+        Pid = "PIDPressure",
     }
 }
 

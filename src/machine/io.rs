@@ -20,6 +20,7 @@ use super::records::{Records, Stored, Version};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
 use kubelet_config::hazard::HazardClass;
+use kubelet_config::named;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
@@ -262,31 +263,18 @@ pub enum StoreRequest {
     Collect(BTreeSet<Source>, BTreeSet<Digest>),
 }
 
-/// The label of `store_request_duration_seconds{operation}`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreOperation {
-    /// Of records or history.
-    Read,
-    /// Verify or render a configuration.
-    Load,
-    /// Verify all that the record names.
-    Verify,
-    /// Of anything.
-    Write,
-}
-
-impl StoreOperation {
-    pub(crate) const ALL: [Self; 4] = [Self::Read, Self::Load, Self::Verify, Self::Write];
-
-    /// The label's value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Load => "load",
-            Self::Verify => "verify",
-            Self::Write => "write",
-        }
+named! {
+    /// The label of `store_request_duration_seconds{operation}`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum StoreOperation by as_str {
+        /// Of records or history.
+        Read = "read",
+        /// Verify or render a configuration.
+        Load = "load",
+        /// Verify all that the record names.
+        Verify = "verify",
+        /// Of anything.
+        Write = "write",
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 use kubelet_config::bounds::first_of;
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::{ConfigDir, FlagOverrides};
+use kubelet_config::named;
 use kubelet_config::policy::Admission;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::schema::FieldProblem;
@@ -333,91 +334,50 @@ impl Verdict {
     }
 }
 
-/// The `result` label of `trial_duration_seconds`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TrialResult {
-    /// It became last known good.
-    Proven,
-    /// It failed, was not confirmed in time, or an operator left it.
-    RolledBack,
-    /// Something else came first: another version, a reset, a pin, a refusal by another kubelet binary.
-    NoVerdict,
-}
-
-impl TrialResult {
-    pub(crate) const ALL: [Self; 3] = [Self::Proven, Self::RolledBack, Self::NoVerdict];
-
-    /// The label's value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Proven => "proven",
-            Self::RolledBack => "rolled-back",
-            Self::NoVerdict => "no-verdict",
-        }
+named! {
+    /// The `result` label of `trial_duration_seconds`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum TrialResult by as_str {
+        /// It became last known good.
+        Proven = "proven",
+        /// It failed, was not confirmed in time, or an operator left it.
+        RolledBack = "rolled-back",
+        /// Something else came first: another version, a reset, a pin, a refusal by another kubelet binary.
+        NoVerdict = "no-verdict",
     }
 }
 
-/// The `result` label of `preflight_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PreflightResult {
-    /// The kubelet accepts the candidate.
-    Valid,
-    /// The kubelet cannot load it.
-    Load,
-    /// The kubelet refuses it.
-    Validate,
-    /// There was no verdict on it.
-    Inconclusive,
-}
-
-impl PreflightResult {
-    pub(crate) const ALL: [Self; 4] = [Self::Valid, Self::Load, Self::Validate, Self::Inconclusive];
-
-    /// The label's value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Valid => "valid",
-            Self::Load => "load",
-            Self::Validate => "validate",
-            Self::Inconclusive => "inconclusive",
-        }
+named! {
+    /// The `result` label of `preflight_total`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum PreflightResult by as_str {
+        /// The kubelet accepts the candidate.
+        Valid = "valid",
+        /// The kubelet cannot load it.
+        Load = "load",
+        /// The kubelet refuses it.
+        Validate = "validate",
+        /// There was no verdict on it.
+        Inconclusive = "inconclusive",
     }
 }
 
-/// Why the kubelet is restarted: the `cause` label of `kubelet_restarts_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RestartCause {
-    /// Another configuration is assigned.
-    Config,
-    /// It ended by itself.
-    Exit,
-    /// The assignment was taken away.
-    Reset,
-    /// The configuration failed, or was refused.
-    Rollback,
-    /// An operator's command.
-    Operator,
-    /// It hung outside a trial and a control test.
-    Hung,
-}
-
-impl RestartCause {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Config, Self::Exit, Self::Reset, Self::Rollback, Self::Operator, Self::Hung];
-
-    /// The label's value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Config => "config",
-            Self::Exit => "exit",
-            Self::Reset => "reset",
-            Self::Rollback => "rollback",
-            Self::Operator => "operator",
-            Self::Hung => "hung",
-        }
+named! {
+    /// Why the kubelet is restarted: the `cause` label of `kubelet_restarts_total`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum RestartCause by as_str {
+        /// Another configuration is assigned.
+        Config = "config",
+        /// It ended by itself.
+        Exit = "exit",
+        /// The assignment was taken away.
+        Reset = "reset",
+        /// The configuration failed, or was refused.
+        Rollback = "rollback",
+        /// An operator's command.
+        Operator = "operator",
+        /// It hung outside a trial and a control test.
+        Hung = "hung",
     }
 }
 
