@@ -86,8 +86,8 @@ pub(super) enum About {
 pub(super) enum Answered {
     /// Of the one who asked.
     InTime(Asker),
-    /// Nobody waits for it any more.
-    Late(About),
+    /// Nobody waits for it any more: who asked, and about what.
+    Late(Asker, About),
     /// It was not asked for, or is forgotten.
     Unknown,
 }
@@ -102,6 +102,15 @@ struct Question {
     about: Option<About>,
     /// `None`: it is asked anew by whoever asked.
     deadline: Option<Deadline>,
+}
+
+/// A question about a version that was given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct GivenUp {
+    ticket: Ticket,
+    asker: Asker,
+    about: About,
+    since: Moment,
 }
 
 /// Until when an answer is waited for.
@@ -122,7 +131,7 @@ pub(super) struct Asks {
     /// Answers in a row that did not come in time.
     late: BTreeMap<Asker, u32>,
     /// Questions about versions that were given up, then; the latest first.
-    given_up: Vec<(Ticket, About, Moment)>,
+    given_up: Vec<GivenUp>,
 }
 
 impl Asks {
@@ -147,7 +156,7 @@ impl Asks {
     pub(super) fn note_about(&mut self, asker: Asker, about: About) {
         if matches!(about, About::Verdict(..)) {
             // There is one judge: what it was asked before is dropped.
-            self.given_up.retain(|(_, about, _)| !matches!(about, About::Verdict(..)));
+            self.forget_about(|about| matches!(about, About::Verdict(..)));
         }
         if let Some(question) = self.open.get_mut(&asker) {
             question.about = Some(about);
@@ -156,13 +165,21 @@ impl Asks {
 
     /// True while the one judge that there is may still be busy with what was given up.
     pub(super) fn is_verdict_late(&self, clock: &Clock) -> bool {
-        let late = self.given_up.iter().find(|(_, about, _)| matches!(about, About::Verdict(..)));
-        late.is_some_and(|(.., since)| !clock.lasted(*since, limits::PREFLIGHT_DEADLINE))
+        let late = self.given_up.iter().find(|late| matches!(late.about, About::Verdict(..)));
+        late.is_some_and(|late| !clock.lasted(late.since, limits::PREFLIGHT_DEADLINE))
     }
 
     /// The local files are written: what comes late of them may be of before or after that.
     pub(super) fn forget_late_local(&mut self) {
-        self.given_up.retain(|(_, about, _)| *about != About::Content(None));
+        self.forget_about(|about| *about == About::Content(None));
+    }
+
+    /// What comes late about this counts for nobody.
+    fn forget_about(&mut self, is_it: impl Fn(&About) -> bool) {
+        self.given_up.retain(|late| !is_it(&late.about));
+        for question in self.open.values_mut() {
+            question.about.take_if(|about| is_it(about));
+        }
     }
 
     /// How long an answer is waited for that usually takes no longer than this.
@@ -187,8 +204,9 @@ impl Asks {
             }
             return Answered::InTime(asker);
         }
-        let late = self.given_up.iter().position(|(of, ..)| *of == ticket);
-        late.map_or(Answered::Unknown, |late| Answered::Late(self.given_up.remove(late).1))
+        let late = self.given_up.iter().position(|late| late.ticket == ticket);
+        let late = late.map(|late| self.given_up.remove(late));
+        late.map_or(Answered::Unknown, |late| Answered::Late(late.asker, late.about))
     }
 
     /// A question whose time is over, and what counts as its answer.
@@ -199,8 +217,8 @@ impl Asks {
         let Question { ticket, about, deadline } = self.open.remove(&asker)?;
         let answer = deadline?.unanswered;
         if let Some(about) = about {
-            self.given_up.retain(|(_, known, _)| *known != about);
-            self.given_up.insert(0, (ticket, about, clock.now));
+            self.given_up.retain(|late| (late.asker, &late.about) != (asker, &about));
+            self.given_up.insert(0, GivenUp { ticket, asker, about, since: clock.now });
             self.given_up.truncate(limits::UNUSABLE_KEPT);
         }
         if !matches!(asker, Asker::Start | Asker::HungProbe) {

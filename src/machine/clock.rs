@@ -6,7 +6,8 @@
 //! | a moment to come | then |
 //! | how long ago was that? (`Moment::since`) | no: what only ages, such as an observation, is asked for anew by somebody else |
 //!
-//! A step asks all this anew, as it looks at the whole state. So a wait that anything goes by has its end here, and nobody has to list it.
+//! A step asks all this anew, as it looks at the whole state: what it does not ask for can change nothing. So nobody has to list the waits.
+//! Whoever compares with `now` by hand is not woken.
 
 use std::cell::Cell;
 use std::time::Duration;

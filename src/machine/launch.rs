@@ -199,14 +199,19 @@ impl State {
         }
     }
 
-    /// The store gave what nobody waits for any more: the next start need not wait for it. Of the local files it is what the kubelet
-    /// was started with.
-    pub(super) fn loaded_late(&mut self, version: Option<Version>, rendered: Rendered) {
-        if let Some(version) = version {
-            return self.versions.could_be_read(version, rendered, self.clock.now);
+    /// The store gave what nobody waits for any more: the next start need not wait for it.
+    pub(super) fn loaded_late(&mut self, version: Version, rendered: Rendered) {
+        if self.records().versions().any(|known| *known == version) {
+            self.learn_content(version.clone(), &rendered.digest);
         }
+        self.versions.could_be_read(version, rendered, self.clock.now);
+    }
+
+    /// The same of the local files. What a start asked for is what the kubelet was started with.
+    pub(super) fn local_loaded_late(&mut self, asker: Asker, rendered: Rendered) {
         self.fallback.note_local(rendered.digest.clone());
         match &mut self.launch.next {
+            _ if asker != Asker::Start => {}
             Some(Next { version: None, stage: Stage::Ready(unread @ None), .. }) => {
                 *unread = Some(Box::new(rendered)); // it waits for its start
             }
@@ -246,10 +251,12 @@ impl State {
                 // What this binary ran before is not judged now: it is no news to it, and a start must not wait.
                 let ran = self.running().digest.as_ref() == Some(&rendered.digest)
                     && self.process.started_kubelet() == self.process.kubelet_id();
-                if ran || self.is_accepted(&rendered.digest) {
-                    self.set_stage(Stage::Ready(Some(Box::new(rendered))));
-                } else {
-                    self.preflight_next(rendered);
+                match (ran, self.refused_late(&rendered.digest)) {
+                    (false, Some((error, message))) => self.next_refused(error, &message),
+                    (ran, _) if ran || self.is_accepted(&rendered.digest) => {
+                        self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+                    }
+                    _ => self.preflight_next(rendered),
                 }
             }
             (Some(version), Err(error)) => {
@@ -289,8 +296,8 @@ impl State {
         self.count(Counter::Preflight(verdict.result()));
         let Some(version) = version else { return };
         match verdict {
-            Verdict::Load(message) => self.refused(&version, ConfigError::Load, &message),
-            Verdict::Validate(message) => self.refused(&version, ConfigError::Validate, &message),
+            Verdict::Load(message) => self.next_refused(ConfigError::Load, &message),
+            Verdict::Validate(message) => self.next_refused(ConfigError::Validate, &message),
             Verdict::Valid(_) => {
                 self.note_accepted(&rendered.digest);
                 self.writer.write_soon(); // the next life need not ask again
@@ -306,7 +313,8 @@ impl State {
     }
 
     /// The kubelet (another binary than the one it was proven with) refuses it now.
-    fn refused(&mut self, version: &Version, error: ConfigError, message: &str) {
+    fn next_refused(&mut self, error: ConfigError, message: &str) {
+        let Some(version) = &self.launch.next().cloned() else { return };
         let is_known = |bad: &BadVersion| bad.detail == message;
         if !self.records().bad.refusal(version, self.process.kubelet_id()).is_some_and(is_known) {
             self.emit(events::rejected(&version.source, message));

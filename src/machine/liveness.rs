@@ -27,7 +27,7 @@ use super::io::{Effect, StoreRequest};
 use super::model::{Moment, RenderError, Rendered};
 use super::records::{Phase, Version};
 use super::versions::is_same;
-use super::{Level, State, events, limits};
+use super::{Kubelet, Level, State, events, limits};
 use kubelet_config::duration;
 
 /// What is seen of the kubelet's life, and what was done about it.
@@ -386,7 +386,9 @@ impl State {
 
     /// Pings, if that is due.
     pub(super) fn tick_watchdog(&mut self) {
-        let Some(interval) = self.settings.watchdog else { return };
+        let Some(interval) = self.settings.watchdog.filter(|_| *self.process.kubelet() != Kubelet::Gone) else {
+            return;
+        };
         if !self.pings_itself() {
             self.liveness.ping_at = None; // at once, when it is our turn again
         } else if self.liveness.ping_at.is_none_or(|at| self.clock.reached(at)) {

@@ -246,6 +246,7 @@ impl State {
                 }
             }
             EventReason::Retried => {
+                self.versions.judge_anew(execution.about.as_ref().and_then(|version| version.digest.as_ref()));
                 self.new_decision();
                 self.reconsider();
             }

@@ -48,8 +48,6 @@ impl Violation {
     }
 }
 
-impl Policy {}
-
 impl State {
     /// Whether there is a policy, as it was read last.
     #[must_use]

@@ -112,7 +112,7 @@ impl State {
         match input.ticket().map(|ticket| self.asks.answered(ticket, self.clock.now)) {
             None => self.note(input),
             Some(Answered::InTime(asker)) => self.answer(asker, input),
-            Some(Answered::Late(about)) => self.learn_late(about, input),
+            Some(Answered::Late(asker, about)) => self.learn_late(asker, about, input),
             Some(Answered::Unknown) => {}
         }
         while let Some((asker, answer)) = self.asks.unanswered(&self.clock) {
@@ -213,11 +213,12 @@ impl State {
     }
 
     /// An answer that nobody waits for any more: a fact about a version.
-    fn learn_late(&mut self, about: About, answer: Input) {
+    fn learn_late(&mut self, asker: Asker, about: About, answer: Input) {
         match (about, answer) {
-            (About::Content(version), Input::Loaded(_, _, Ok(rendered))) => self.loaded_late(version, rendered),
+            (About::Content(Some(version)), Input::Loaded(_, _, Ok(rendered))) => self.loaded_late(version, rendered),
+            (About::Content(None), Input::Loaded(_, _, Ok(rendered))) => self.local_loaded_late(asker, rendered),
             (About::Verdict(content, kubelet), Input::PreflightDone(_, verdict)) => {
-                self.versions.note_verdict(content, kubelet, &verdict);
+                self.judged_late(content, kubelet, verdict);
             }
             _ => {}
         }

@@ -35,8 +35,8 @@ pub(super) struct Trial {
     under_way: Option<(Version, Moment)>,
     /// Last known good runs under another name since then.
     adopted_at: Option<Moment>,
-    /// What was seen of the kubelet was compared then with what is on record of it.
-    noted_at: Option<Moment>,
+    /// What is seen of the kubelet is compared then with what is on record of it.
+    note_at: Option<Moment>,
     /// The kubelet's last lines, when they were last asked for; without secrets.
     log_tail: Vec<String>,
 }
@@ -360,7 +360,8 @@ impl State {
 
     /// The trial was passed, durably.
     pub(super) fn proven(&mut self) {
-        if let Some(version) = &self.records().last_known_good {
+        if let Some(version) = self.records().last_known_good.clone() {
+            self.versions.judge_anew(version.digest.as_ref());
             self.emit(events::proven(&version.source, self.settings.trial_duration));
         }
         self.collect();

@@ -3,7 +3,8 @@
 //! | known of | what | for how long |
 //! |---|---|---|
 //! | a content, with one kubelet binary | that binary found it valid (`Records::accepted`) | on record |
-//! | | it gave no verdict in time, or refused it after its time | this life |
+//! | | it gave no verdict in time | this life |
+//! | | it refused it after its time | this life, until it is judged anew as below |
 //! | | it was refused, or has failed, and why ([`BadVersion`]) | on record, until it is proven with that binary, cleared by the control test, or somebody asks for it |
 //! | a name | it is refused for what it says beside its content (fields, hazards, annotations), by the node's policy, or for the pods that it would cost | on record, until the name is admitted |
 //! | a content, or a name whose content is not known | it cannot be used, and why ([`Unusable`]) | until then; each time twice as long, until it was started, saved anew or asked for |
@@ -328,7 +329,10 @@ impl Versions {
 
     /// It could be read, too late for whoever asked: it is worth a try, and the next one need not wait for it.
     pub(super) fn could_be_read(&mut self, version: Version, rendered: Rendered, now: Moment) {
-        self.unusable.entry(key(&version)).and_modify(|unusable| unusable.until = now);
+        let unread = self.unusable.get_mut(&key(&version)).filter(|unusable| unusable.error == ConfigError::Internal);
+        if let Some(unusable) = unread {
+            unusable.until = now;
+        }
         self.note_known(version, rendered);
     }
 
@@ -362,16 +366,24 @@ impl Versions {
         self.known.retain(|(_, rendered)| contents.contains(&rendered.digest));
     }
 
-    /// The kubelet gave no verdict; or, after its time, this one. What is valid stands on record.
-    pub(super) fn note_verdict(&mut self, content: Digest, kubelet: KubeletId, verdict: &Verdict) {
-        let refused = match verdict {
-            Verdict::Load(why) => Some((ConfigError::Load, why.clone())),
-            Verdict::Validate(why) => Some((ConfigError::Validate, why.clone())),
-            Verdict::Valid(_) | Verdict::Inconclusive(_) | Verdict::NotItsFault(_) => None,
-        };
+    /// The kubelet gave no verdict in time.
+    pub(super) fn note_unjudged(&mut self, content: Digest, kubelet: KubeletId) {
+        if self.unjudged(&content, &kubelet).is_none() {
+            self.unjudged.insert(0, Unjudged { content, kubelet, refused: None });
+            self.unjudged.truncate(limits::BAD_VERSIONS);
+        }
+    }
+
+    /// It refuses it after that time.
+    pub(super) fn note_refused(&mut self, content: Digest, kubelet: KubeletId, error: ConfigError, why: String) {
         self.unjudged.retain(|known| (&known.content, &known.kubelet) != (&content, &kubelet));
-        self.unjudged.insert(0, Unjudged { content, kubelet, refused });
+        self.unjudged.insert(0, Unjudged { content, kubelet, refused: Some((error, why)) });
         self.unjudged.truncate(limits::BAD_VERSIONS);
+    }
+
+    /// It was proven, was not to blame, was found valid, or somebody wants it tried again: what was refused is judged anew.
+    pub(super) fn judge_anew(&mut self, content: Option<&Digest>) {
+        self.unjudged.retain(|known| known.refused.is_none() || Some(&known.content) != content);
     }
 
     fn unjudged(&self, content: &Digest, kubelet: &KubeletId) -> Option<&Unjudged> {
@@ -427,14 +439,24 @@ impl State {
 
     /// Written down with the next record.
     pub(super) fn note_accepted(&mut self, content: &Digest) {
+        self.versions.judge_anew(Some(content));
         let kubelet = self.process.kubelet_id();
         self.writer.learn(|records| records.note_accepted(content, kubelet));
     }
 
     /// This binary gave no verdict; it is not asked again in this life.
     pub(super) fn note_unjudged(&mut self, content: &Digest) {
-        let none = Verdict::Inconclusive(String::new());
-        self.versions.note_verdict(content.clone(), self.process.kubelet_id().clone(), &none);
+        self.versions.note_unjudged(content.clone(), self.process.kubelet_id().clone());
+    }
+
+    /// A verdict after its time. That there is none is for those to say who waited for it.
+    pub(super) fn judged_late(&mut self, content: Digest, kubelet: KubeletId, verdict: Verdict) {
+        match verdict {
+            Verdict::Load(why) => self.versions.note_refused(content, kubelet, ConfigError::Load, why),
+            Verdict::Validate(why) => self.versions.note_refused(content, kubelet, ConfigError::Validate, why),
+            Verdict::Valid(_) if kubelet == *self.process.kubelet_id() => self.note_accepted(&content),
+            Verdict::Valid(_) | Verdict::Inconclusive(_) | Verdict::NotItsFault(_) => {}
+        }
     }
 
     /// What the binary that is started next refuses this for, as it said after its time.

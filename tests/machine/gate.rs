@@ -502,6 +502,45 @@ fn a_verdict_that_comes_late_counts_for_the_change_that_begins_anew() {
     assert_eq!(node.preflights, ["a", "b"], "it was asked for once");
 }
 
+/// What it was refused for may lie outside of it, and be mended: whoever asks for a retry gets one.
+#[test]
+fn a_verdict_that_came_late_is_asked_for_anew_by_a_retry() {
+    let mut node = under_pressure();
+    node.refuse("b").preflight_answers = false;
+    node.assign("b").pass(150).end_preflight();
+    assert!(node.is_bad("b"));
+    (node.refused, node.preflight_answers) = (Vec::new(), true);
+    node.pressure.clear();
+    node.obey(Command::Retry).pass(10);
+    assert_eq!(node.preflights, ["a", "b", "b"]);
+    assert!(node.active() == "b" && !node.is_bad("b"), "{:?}", node.events());
+}
+
+/// That a question came to nothing for one who asked is no verdict for another.
+#[test]
+fn no_verdict_after_its_time_admits_nothing() {
+    let mut node = proven();
+    node.refuse("b");
+    (node.preflight_answers, node.inconclusive) = (false, true);
+    node.request(Some("n/b")).pass(150).end_preflight();
+    (node.preflight_answers, node.inconclusive) = (true, false);
+    node.assign("b").pass(60);
+    assert!(node.is_bad("b") && node.active() == "a", "{:?}", node.preflights);
+}
+
+/// While something else holds the change, the courtesy has not begun, and has no end.
+#[test]
+fn a_short_courtesy_does_not_wake_the_machine_while_the_api_server_is_away() {
+    let mut node = proven();
+    node.define("b", json!({}), with_courtesy(Some("1ms")));
+    node.busy = true;
+    node.assign("b").pass(120);
+    assert_eq!(hold(&node), Some(Hold::ApiServer));
+    node.step(Input::Tick);
+    let due = node.state.deadline().expect("it is asked for again");
+    assert!(due > node.now + Duration::from_millis(100), "{due:?} {:?}", node.now);
+}
+
 /// What was sick before cannot be held against a version, and does not prove it: the condition says what is missing.
 #[test]
 fn a_trial_whose_clock_stands_still_says_for_what() {

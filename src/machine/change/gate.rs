@@ -135,8 +135,11 @@ impl State {
     fn courtesy_until(&self) -> Option<Moment> {
         let Change { source: Some(_), stage: Stage::Gate(rendered), .. } = self.change.as_ref()? else { return None };
         let courtesy = self.courtesy(&rendered.annotations).ok().filter(|_| !self.is_urgent(rendered))?;
-        let since = self.pending.wait.as_ref().and_then(|wait| wait.courtesy_since).unwrap_or(self.clock.now);
-        Some(later(since, courtesy)).filter(|until| !self.clock.reached(*until))
+        let since = self.pending.wait.as_ref().and_then(|wait| wait.courtesy_since);
+        let until = later(since.unwrap_or(self.clock.now), courtesy);
+        // One that has not begun has no end to wake for.
+        let is_over = since.map_or(courtesy.is_zero(), |_| self.clock.reached(until));
+        (!is_over).then_some(until)
     }
 
     /// Asks for all that is to be known right before a switch.
@@ -164,11 +167,10 @@ impl State {
             }
             asked.insert(observation);
         }
-        let now = self.clock.now;
-        self.clock.after(limits::BASELINE);
+        let (now, answers_by) = (self.clock.now, self.clock.after(limits::BASELINE));
         if let Some(inquiry) = self.inquiry_mut() {
             (inquiry.asked_at, inquiry.unanswered, inquiry.asked_everything) = (Some(now), asked, false);
-            inquiry.streams = None;
+            (inquiry.answers_by, inquiry.streams) = (Some(answers_by), None);
         }
     }
 
@@ -219,9 +221,12 @@ impl State {
             *inquiry = Inquiry::default(); // the kubelet tells of its end, and then everything is asked
         }
         (inquiry.hold, inquiry.until) = (Some(hold.clone()), until);
-        let is_due = inquiry.next_question().is_some_and(|at| now >= at);
-        inquiry.asked_again += u32::from(is_due);
-        if told_of.insert(hold.label()) {
+        let (next, is_news) = (inquiry.next_question(), told_of.insert(hold.label()));
+        let is_due = next.is_some_and(|at| self.clock.reached(at));
+        if let Some(inquiry) = self.inquiry_mut() {
+            inquiry.asked_again += u32::from(is_due);
+        }
+        if is_news {
             let until = until.map(|at| timestamp(at.wall_nanos));
             self.emit(events::waiting(source.as_ref(), &hold.to_string(), until.as_deref()));
             self.collect(); // what it has overtaken: the wait may be long
@@ -233,13 +238,6 @@ impl State {
             Hold::PodsLost(..) => self.ask_node(&[Observation::Pods]),
             Hold::ApiServer => self.ask_everything(),
         }
-        self.next_question_is_due();
-    }
-
-    /// True if what holds the change is to be asked for once more.
-    fn next_question_is_due(&self) -> bool {
-        let next = self.inquiry_of_change().and_then(Inquiry::next_question);
-        next.is_some_and(|at| self.clock.reached(at))
     }
 
     /// The wait of this version.

@@ -34,6 +34,8 @@ pub(super) struct Wait {
 pub(super) struct Inquiry {
     /// When the node was asked last; `None`: not yet.
     pub(super) asked_at: Option<Moment>,
+    /// Answers are waited for until then.
+    pub(super) answers_by: Option<Moment>,
     /// It was asked everything, and not only for what holds the change.
     pub(super) asked_everything: bool,
     pub(super) unanswered: BTreeSet<Observation>,
@@ -53,9 +55,8 @@ pub(super) struct Inquiry {
 impl Inquiry {
     /// True while answers are waited for.
     pub(super) fn is_open(&self, clock: &Clock) -> bool {
-        let is_in_time = |asked_at| !clock.lasted(asked_at, limits::BASELINE);
         let is_held = self.asked_everything || self.until.is_none_or(|until| !clock.reached(until));
-        !self.unanswered.is_empty() && is_held && self.asked_at.is_some_and(is_in_time)
+        !self.unanswered.is_empty() && is_held && self.answers_by.is_some_and(|by| !clock.reached(by))
     }
 
     /// True if the answers are too old to switch by.

@@ -146,6 +146,7 @@ impl State {
         let version = attempt.version.clone();
         let mut records = self.records().clone();
         records.bad.clear(&version);
+        self.versions.judge_anew(version.digest.as_ref());
         attempt.clearances = attempt.clearances.saturating_add(1);
         attempt.runtime_tested |= self.is_tested_for_runtime();
         (attempt.exits, attempt.breaks, attempt.earned, attempt.progress) = (0, 0, Duration::ZERO, None);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::machine::evidence::{FailedRun, Signal};
-use crate::machine::model::{Moment, RunId, earlier, later};
+use crate::machine::model::{Moment, RunId, earlier};
 use crate::machine::records::Progress;
 use crate::machine::{Run, State, limits};
 
@@ -87,7 +87,10 @@ impl State {
     /// Writes it down, if it is something else than what is on record.
     pub(in crate::machine) fn note_progress(&mut self) {
         let progress = self.progress();
-        self.trial.noted_at = progress.as_ref().map(|_| self.clock.now);
+        let (first, most, now) = (limits::PROGRESS_FIRST, limits::PROGRESS_INTERVAL, self.clock.now);
+        let resumed = self.process.run().and_then(|run| run.resumed);
+        let pause = resumed.map_or(most, |resumed| now.since(resumed).clamp(first, most));
+        self.trial.note_at = progress.as_ref().map(|_| self.clock.after(pause));
         if let Some(attempt) = self.writer.attempt_mut().filter(|_| progress.is_some())
             && attempt.progress != progress
         {
@@ -97,19 +100,9 @@ impl State {
     }
 
     pub(super) fn tick_progress(&mut self) {
-        if self.progress_due().is_none_or(|at| self.clock.reached(at)) {
+        if self.trial.note_at.is_none_or(|at| self.clock.reached(at)) {
             self.note_progress();
-            self.progress_due().map(|at| self.clock.reached(at));
         }
-    }
-
-    /// When it is to be noted next, while a kubelet is on trial.
-    pub(super) fn progress_due(&self) -> Option<Moment> {
-        let run = self.process.run().filter(|_| self.is_on_trial())?;
-        let at = self.trial.noted_at?;
-        let (first, most) = (limits::PROGRESS_FIRST, limits::PROGRESS_INTERVAL);
-        let interval = run.resumed.map_or(most, |resumed| at.since(resumed).clamp(first, most));
-        Some(later(at, interval))
     }
 
     /// The run ends, by itself or for us: nobody goes on with it, and it is not missed. Where this is not written down in time the

@@ -308,8 +308,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a change waits for as long as there are streams",
         file: "machine/change/gate.rs",
         function: "courtesy_until",
-        original: "Some(later(since, courtesy)).filter(|until| !self.clock.reached(*until))",
-        mutated: "Some(later(since, courtesy))",
+        original: "(!is_over).then_some(until)",
+        mutated: "Some(until).filter(|_| is_over || !is_over)",
     },
     Mutant {
         law: Law::BadStaysBad,
