@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 /// SHA-256 of a rendered configuration's canonical JSON, in hex.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -20,6 +21,12 @@ impl fmt::Display for Digest {
 pub fn hex(bytes: &[u8]) -> String {
     let digit = |half: u8| char::from_digit(u32::from(half & 15), 16).unwrap_or_default();
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
+}
+
+/// The SHA-256 of these bytes, in hex.
+#[must_use]
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
 }
 
 /// `None` if it is not base64. White space and padding count for nothing.

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::flags::{self, KubeletArgs, Setting};
 use crate::hazard::table::{self, Unset};
 use crate::hazard::{self, defaults};
-use crate::merge::merge;
+use crate::merge::{leaves, merge};
 use crate::rendering::{self, DropIn};
 use crate::{schema, yaml};
 
@@ -182,8 +182,7 @@ pub fn fields(layers: &[Layer], minor: Option<u64>) -> Vec<Field> {
     }
     view.reserve_cpus();
     view.fill(&defaults::started(&view.value, minor));
-    let mut found = Vec::new();
-    view.list(&mut Vec::new(), &view.value, &mut found);
+    let mut found: Vec<Field> = view.fields().collect();
     let open = table::HAZARDS.iter().filter(|hazard| hazard.unset == Unset::Varies);
     let open = open.filter(|hazard| view.value.get(hazard.field).is_none_or(Value::is_null));
     found.extend(open.map(|hazard| Field {
@@ -291,27 +290,12 @@ impl View {
         self.origins.retain(|known, _| !known.starts_with(path));
     }
 
-    fn list(&self, path: &mut Vec<String>, value: &Value, found: &mut Vec<Field>) {
-        match value {
-            Value::Null => {}
-            Value::Object(fields) if !fields.is_empty() => {
-                for (name, value) in fields {
-                    if path.is_empty() && matches!(name.as_str(), "apiVersion" | "kind") {
-                        continue;
-                    }
-                    path.push(name.clone());
-                    self.list(path, value, found);
-                    path.pop();
-                }
-            }
-            _ => {
-                let origin = self.origins.get(path).cloned().unwrap_or(Origin::Default);
-                let is_unset = origin == Origin::Default && (*value == "" || value.is_object());
-                if !path.is_empty() && !is_unset {
-                    found.push(Field { path: path.join("."), value: value.clone(), origin });
-                }
-            }
-        }
+    fn fields(&self) -> impl Iterator<Item = Field> {
+        leaves(&self.value).into_iter().filter_map(|(path, value)| {
+            let origin = self.origins.get(&path).cloned().unwrap_or(Origin::Default);
+            let is_unset = origin == Origin::Default && (*value == "" || value.is_object());
+            (!is_unset).then(|| Field { path: path.join("."), value: value.clone(), origin })
+        })
     }
 }
 

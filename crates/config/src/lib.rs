@@ -23,7 +23,7 @@
 //! - [`status`]: the Node's status, condition and annotations, with native's texts
 //! - [`reported`]: the same as a Node object has it, read without trust; [`bounds`]: texts of others, made harmless
 //! - [`preflight`]: what a node is asked to judge without taking it up, and its answer
-//! - [`duration`]: Go's durations, read and written
+//! - [`duration`]: Go's durations, read and written; [`named!`]: enums whose variants have names
 
 pub mod assignment;
 pub mod bounds;

@@ -1,4 +1,4 @@
-//! RFC 7396 JSON merge patch.
+//! RFC 7396 JSON merge patch, and what such objects are made of.
 
 use serde_json::Value;
 
@@ -21,6 +21,27 @@ pub fn merge(target: &mut Value, patch: &Value) {
             merge(target.entry(key.clone()).or_insert(Value::Null), value);
         }
     }
+}
+
+/// Each value that is no object with entries, by its path; null is none. Kind and version of a configuration are left out.
+#[must_use]
+pub fn leaves(configuration: &Value) -> Vec<(Vec<String>, &Value)> {
+    fn walk<'a>(path: &[String], value: &'a Value, found: &mut Vec<(Vec<String>, &'a Value)>) {
+        match value {
+            Value::Null => {}
+            Value::Object(fields) if !fields.is_empty() => {
+                let is_shown = |name: &str| !path.is_empty() || !matches!(name, "apiVersion" | "kind");
+                for (name, value) in fields.iter().filter(|(name, _)| is_shown(name)) {
+                    walk(&[path, std::slice::from_ref(name)].concat(), value, found);
+                }
+            }
+            _ if path.is_empty() => {}
+            _ => found.push((path.to_vec(), value)),
+        }
+    }
+    let mut found = Vec::new();
+    walk(&[], configuration, &mut found);
+    found
 }
 
 #[cfg(test)]

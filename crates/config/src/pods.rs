@@ -62,6 +62,7 @@ pub struct PodStatusView {
 #[must_use]
 pub fn summarize(identity: PodSummary, spec: &PodSpecView, status: PodStatusView) -> PodSummary {
     let statuses = Statuses::of(&status);
+    let affinity = spec.affinity.as_ref().and_then(|all| all.pointer(REQUIRED_AFFINITY));
     let text = |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
     PodSummary {
         is_best_effort: status.qos_class.as_ref().is_some_and(|class| class == "BestEffort"),
@@ -71,12 +72,7 @@ pub fn summarize(identity: PodSummary, spec: &PodSpecView, status: PodStatusView
         is_critical: identity.is_static
             || spec.priority.as_ref().and_then(Value::as_i64).is_some_and(|priority| priority >= SYSTEM_CRITICAL),
         node_selector: spec.node_selector.clone().unwrap_or_default(),
-        node_affinity: spec
-            .affinity
-            .as_ref()
-            .and_then(|all| all.pointer(REQUIRED_AFFINITY))
-            .cloned()
-            .unwrap_or_default(),
+        node_affinity: affinity.cloned().unwrap_or_default(),
         tolerations: spec.tolerations.clone().unwrap_or_default(),
         ..identity
     }

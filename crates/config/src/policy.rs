@@ -68,14 +68,9 @@ impl NodePolicy {
         let classes = self.acknowledgeable.as_ref();
         let classes = classes.map(|classes| classes.iter().map(|class| class.label().to_owned()).collect());
         let pinned = self.pinned_fields.iter().map(|(field, value)| format!("{field}={value}")).collect();
+        let any_namespace = "any of spec.configSource, of labels those of --config-namespace and --default-source";
         let mut lines = vec![
-            format!(
-                "allowedNamespaces: {}",
-                set(
-                    &self.allowed_namespaces,
-                    "any of spec.configSource, of labels those of --config-namespace and --default-source"
-                )
-            ),
+            format!("allowedNamespaces: {}", set(&self.allowed_namespaces, any_namespace)),
             format!("deniedFields: {}", list(self.denied_fields.iter().cloned().collect())),
             format!("pinnedFields: {}", list(pinned)),
             format!("acknowledgeable: {}", set(&classes, "all")),

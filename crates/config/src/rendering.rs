@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
 
 use super::merge::merge;
 use super::yaml;
-use crate::digest::{Digest, hex};
+use crate::digest::{Digest, sha256};
 use crate::flags::{FlagOverrides, KubeletArgs, NATIVE_GATE};
 use crate::reported::bounded;
 use crate::schema::{self, FieldProblem};
@@ -145,10 +144,7 @@ pub enum RenderFault {
 pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     let mut notes = Vec::new();
     let drop_ins = from.drop_ins.to_vec();
-    let local = match from.local {
-        Some(local) => Some(read(local, "the local file", &mut notes).map_err(RenderFault::Local)?),
-        None => None,
-    };
+    let local = from.local.map(|local| read(local, &mut notes)).transpose().map_err(RenderFault::Local)?;
     let Some(payload) = from.payload else {
         let value = local.unwrap_or(Value::Null);
         // The file is the node's; but for comparison the gate is none, as in what we render.
@@ -173,7 +169,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     notes.extend(from.args.remarks(&overrides));
     let args = from.args.with(&overrides);
     let shadowed =
-        args.shadowed(&parsed.value).iter().map(|shadow| format!("{} (--{})", shadow.field, shadow.flag)).collect();
+        args.shadowed(&parsed.value).iter().map(|it| format!("{} (--{})", it.path.join("."), it.flag)).collect();
 
     // `portable` keeps the payload's relative paths and the hash of what they point at, so that
     // the same content under a new resourceVersion has the same digest.
@@ -255,11 +251,11 @@ pub(crate) fn legacy_defaults() -> Value {
     })
 }
 
-fn read(text: Text<'_>, what: &str, notes: &mut Vec<String>) -> Result<Value, String> {
+fn read(text: Text<'_>, notes: &mut Vec<String>) -> Result<Value, String> {
     let mut parsed = yaml::parse(text.text)?;
     check_kind(&mut parsed.value, false)?;
     if let Some(duplicate) = parsed.duplicate {
-        notes.push(format!("duplicate field in {what}, the last one wins: {duplicate}"));
+        notes.push(format!("duplicate field in the local file, the last one wins: {duplicate}"));
     }
     absolute_paths(&mut parsed.value, text.dir);
     Ok(parsed.value)
@@ -363,7 +359,7 @@ fn fingerprint_files(value: &mut Value, keys: &dyn Fn(&str) -> Option<String>) -
             && let Some(key) = cleaned(path)
             && let Some(content) = keys(&key)
         {
-            *path = format!("{key}#{}", hex(&Sha256::digest(content.as_bytes())));
+            *path = format!("{key}#{}", sha256(content.as_bytes()));
             files.insert(key, content);
         }
     }
@@ -401,7 +397,7 @@ fn digest(value: &Value, overrides: &FlagOverrides, drop_ins: &[DropIn]) -> Dige
     // serde_json without `preserve_order` sorts keys: the text is canonical, and one line.
     let mut lines = [vec![value.to_string()], overrides.lines()].concat();
     lines.extend(drop_ins.iter().map(DropIn::identity));
-    Digest(hex(&Sha256::digest(lines.join("\n").as_bytes())))
+    Digest(sha256(lines.join("\n").as_bytes()))
 }
 
 /// Defaults: 127.0.0.1:10248 (SetDefaults_KubeletConfiguration, v1.20.2); flags win; port 0 is off.

@@ -224,16 +224,18 @@ pub fn is_known(path: &str, minor: Option<u64>) -> bool {
             break;
         }
         let here = join(&parent, name);
-        let stands_in = |table: &[(&str, u64)], good: &dyn Fn(u64) -> bool| {
-            table.iter().find(|(name, _)| *name == here).is_none_or(|(_, version)| good(*version))
-        };
-        let in_time = stands_in(SINCE, &|since| since <= minor) && stands_in(UNTIL, &|until| until >= minor);
+        let in_time = version_in(SINCE, &here).is_none_or(|since| since <= minor)
+            && version_in(UNTIL, &here).is_none_or(|until| until >= minor);
         if !known(&parent).any(|known| known == name) || !in_time {
             return false;
         }
         parent = here;
     }
     true
+}
+
+fn version_in(table: &[(&str, u64)], path: &str) -> Option<u64> {
+    table.iter().find(|(name, _)| *name == path).map(|(_, minor)| *minor)
 }
 
 /// The names in a field's path. Below a map the rest is one: names of its entries may hold dots.
@@ -279,8 +281,8 @@ fn search(parent: &str, value: &Value, versions: (u64, Option<u64>), found: &mut
         }
         let path = join(parent, field);
         let problem = if known(parent).any(|name| name == field) {
-            let of = |table: &[(&str, u64)]| table.iter().find(|(name, _)| *name == path).map(|(_, minor)| *minor);
-            let (since, until) = (of(SINCE).unwrap_or(versions.0), of(UNTIL).or(versions.1));
+            let since = version_in(SINCE, &path).unwrap_or(versions.0);
+            let until = version_in(UNTIL, &path).or(versions.1);
             if is_struct(&path) {
                 search(&path, value, (since, until), found);
             }
@@ -314,20 +316,16 @@ fn known(parent: &str) -> impl Iterator<Item = &'static str> {
 /// The path of the field that may be meant: of the same struct in other case, elsewhere, or of the same struct with few
 /// letters between them.
 fn nearest(parent: &str, field: &str) -> Option<String> {
-    let structs = std::iter::once("").chain(BELOW.iter().map(|(name, _)| *name));
-    let same_name = |parent: &'static str| {
-        known(parent).find(|name| name.eq_ignore_ascii_case(field)).map(|name| join(parent, name))
+    let same_name =
+        |parent: &str| known(parent).find(|name| name.eq_ignore_ascii_case(field)).map(|name| join(parent, name));
+    let edits = |name: &str| strsim::damerau_levenshtein(&name.to_ascii_lowercase(), &field.to_ascii_lowercase());
+    let near = || {
+        let name = known(parent).filter(|_| field.len() <= NAME_MAX).min_by_key(|name| edits(name))?;
+        (edits(name) <= (name.len() / 4).max(1)).then(|| join(parent, name))
     };
-    if let Some(name) = known(parent).find(|name| name.eq_ignore_ascii_case(field)) {
-        return Some(join(parent, name));
-    }
-    let edits = |name: &&str| strsim::damerau_levenshtein(&name.to_ascii_lowercase(), &field.to_ascii_lowercase());
-    let near = known(parent)
-        .filter(|_| field.len() <= NAME_MAX)
-        .min_by_key(edits)
-        .filter(|name| edits(name) <= (name.len() / 4).max(1));
+    let structs = std::iter::once("").chain(BELOW.iter().map(|(name, _)| *name));
     let elsewhere = || structs.filter(|other| *other != parent).find_map(same_name);
-    near.map(|name| join(parent, name)).or_else(elsewhere)
+    same_name(parent).or_else(near).or_else(elsewhere)
 }
 
 #[cfg(test)]

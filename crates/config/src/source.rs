@@ -97,14 +97,8 @@ impl Source {
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}, UID: {}, ResourceVersion: {}, KubeletConfigKey: {}",
-            self.api_path(),
-            self.uid,
-            self.resource_version,
-            self.reference.kubelet_config_key
-        )
+        let Self { reference: ConfigMapRef { kubelet_config_key: key, .. }, resource_version: version, uid } = self;
+        write!(f, "{}, UID: {uid}, ResourceVersion: {version}, KubeletConfigKey: {key}", self.api_path())
     }
 }
 

@@ -8,7 +8,6 @@ mod args;
 mod overlay;
 mod overrides;
 mod refused;
-mod shadow;
 mod table;
 #[cfg(test)]
 mod tests;

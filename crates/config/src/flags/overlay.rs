@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::KubeletArgs;
 use super::table::{self, Kind};
+use crate::{hazard, schema};
 
 impl KubeletArgs {
     /// What the kubelet goes by: `config` with this command line's flags over it. What is no object counts as an empty
@@ -32,6 +33,17 @@ impl KubeletArgs {
             value: boolean(text).map_or_else(|| text.into(), Value::Bool),
         });
         fields.chain(gates).collect()
+    }
+
+    /// What of `payload` this command line overrides with something else. Gates merge one by one, and there too the flag wins.
+    #[must_use]
+    pub(crate) fn shadowed(&self, payload: &Value) -> Vec<Setting> {
+        let stands = |setting: &Setting| setting.path.iter().try_fold(payload, |at, name| at.get(name)).is_some();
+        // By what they mean: `60s` is `1m0s`, and 110 the default of maxPods.
+        let changed = hazard::diff(payload, &self.overlay(payload));
+        let differs = |field: &str| changed.iter().any(|change| schema::overlap(&change.field, field));
+        let settings = self.settings().into_iter().filter(stands);
+        settings.filter(|setting| differs(&setting.path.join("."))).collect()
     }
 }
 

@@ -1,7 +1,6 @@
 //! Tests of the command line's reading, rewriting and precedence. The command lines as they are found on nodes are
 //! `fixtures/node_command_lines.yaml`.
 
-use super::shadow::Shadow;
 use super::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -73,14 +72,15 @@ fn a_flag_that_says_the_same_shadows_nothing() {
     );
     let payload = json!({"maxPods": 42, "syncFrequency": "1m0s", "clusterDNS": ["10.0.0.10"], "failSwapOn": true,
         "featureGates": {"A": true, "B": false}});
-    let fields: Vec<String> = flags.shadowed(&payload).into_iter().map(|shadow| shadow.field).collect();
+    let fields: Vec<String> = flags.shadowed(&payload).into_iter().map(|shadow| shadow.path.join(".")).collect();
     assert_eq!(fields, ["failSwapOn", "featureGates.B"]);
 }
 
 #[test]
 fn feature_gates_are_shadowed_one_by_one() {
     let shadows = args("--feature-gates=A=true,B=false").shadowed(&json!({"featureGates": {"B": true, "C": true}}));
-    assert_eq!(shadows, [Shadow { field: "featureGates.B".to_owned(), flag: "feature-gates" }]);
+    let path = ["featureGates", "B"].map(str::to_owned).to_vec();
+    assert_eq!(shadows, [Setting { flag: "feature-gates", path, value: json!(false) }]);
 }
 
 proptest! {
@@ -129,7 +129,8 @@ fn command_lines_as_found_on_nodes() {
                 "{name}: before the run"
             );
         }
-        let mut shadowed: Vec<String> = args.shadowed(&payload).into_iter().map(|shadow| shadow.field).collect();
+        let mut shadowed: Vec<String> =
+            args.shadowed(&payload).into_iter().map(|shadow| shadow.path.join(".")).collect();
         let mut expected: Vec<String> = found["shadowed"]
             .as_array()
             .into_iter()

@@ -55,7 +55,7 @@ impl<'a> Acknowledged<'a> {
                 kept.extend(classes.iter().map(|class| class.label()));
                 continue;
             }
-            let named = HazardClass::ALL.into_iter().find(|class| word.eq_ignore_ascii_case(class.label()));
+            let named = class_named(word);
             let of_field = || table::find(top(word)).map_or(HazardClass::Unknown, |hazard| hazard.class);
             if classes.contains(&named.unwrap_or_else(of_field)) {
                 kept.push(word);
@@ -77,10 +77,7 @@ impl<'a> Acknowledged<'a> {
                 classes.iter().map(|class| format!("kubelet-supervisor acknowledge {class}")).collect();
             return format!("run {} on the node", verbs.join(" and "));
         }
-        let is_class = |word: &str| {
-            word.eq_ignore_ascii_case("all")
-                || HazardClass::ALL.iter().any(|class| word.eq_ignore_ascii_case(class.label()))
-        };
+        let is_class = |word: &str| word.eq_ignore_ascii_case("all") || class_named(word).is_some();
         let (kept, odd): (Vec<&str>, Vec<&str>) = self
             .entries
             .iter()
@@ -98,4 +95,8 @@ impl<'a> Acknowledged<'a> {
         }
         text
     }
+}
+
+fn class_named(word: &str) -> Option<HazardClass> {
+    HazardClass::ALL.into_iter().find(|class| word.eq_ignore_ascii_case(class.label()))
 }

@@ -127,19 +127,18 @@ fn compare(field: &str, old: Value, new: Value, changes: &mut Vec<Change>) {
 
 /// Equal to the kubelet, whatever the spelling: `60s` is `1m`.
 fn same(top: &str, old: &Value, new: &Value) -> bool {
+    fn equal<T: PartialEq>(read: impl Fn(&str) -> Option<T>, old: &str, new: &str) -> bool {
+        read(old).is_some_and(|old| read(new) == Some(old))
+    }
     if old == new {
         return true;
     }
     let (Value::String(old), Value::String(new)) = (old, new) else { return false };
-    let duration = |text: &str| text.parse::<GoDuration>().ok().map(|duration| duration.0);
-    let quantity = |text: &str| quantity::millis(text);
-    if QUANTITIES.contains(&top) {
-        return quantity(old).is_some_and(|old| quantity(new) == Some(old));
+    match top {
+        "reservedSystemCPUs" => equal(resource_managers::cpus, old, new),
+        top if QUANTITIES.contains(&top) => equal(quantity::millis, old, new),
+        _ => equal(|text| text.parse::<GoDuration>().ok(), old, new),
     }
-    if top == "reservedSystemCPUs" {
-        return resource_managers::cpus(old).is_some_and(|old| resource_managers::cpus(new) == Some(old));
-    }
-    duration(old).is_some_and(|old| duration(new) == Some(old))
 }
 
 /// Why these changes must not be made yet, unless they are acknowledged.

@@ -33,29 +33,18 @@ fn scaled(text: &str, scale: i32) -> Option<u64> {
     u64::try_from(value).ok()
 }
 
+/// Suffixes by powers of 1024, from the first on, ...
+const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+/// ... and by powers of 1000, from that of -3 on.
+const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+
 /// A suffix as a power of two and one of ten.
 fn unit(suffix: &str) -> Option<(u32, i32)> {
-    Some(match suffix {
-        "Ki" => (10, 0),
-        "Mi" => (20, 0),
-        "Gi" => (30, 0),
-        "Ti" => (40, 0),
-        "Pi" => (50, 0),
-        "Ei" => (60, 0),
-        "n" => (0, -9),
-        "u" => (0, -6),
-        "m" => (0, -3),
-        "" => (0, 0),
-        "k" => (0, 3),
-        "M" => (0, 6),
-        "G" => (0, 9),
-        "T" => (0, 12),
-        "P" => (0, 15),
-        "E" => (0, 18),
-        _ => {
-            let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-            (0, Some(exponent).filter(|exponent| exponent.unsigned_abs() <= 18)?)
-        }
+    let binary = BINARY.iter().zip(1..).find(|(unit, _)| **unit == suffix).map(|(_, power)| (10 * power, 0));
+    let decimal = || DECIMAL.iter().zip(-3..).find(|(unit, _)| **unit == suffix).map(|(_, power)| (0, 3 * power));
+    binary.or_else(decimal).or_else(|| {
+        let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+        Some((0, Some(exponent).filter(|exponent| exponent.unsigned_abs() <= 18)?))
     })
 }
 
@@ -64,7 +53,7 @@ fn unit(suffix: &str) -> Option<(u32, i32)> {
 pub fn bytes(count: u64) -> String {
     let mut unit = 1_u64;
     let mut name = "";
-    for next in ["Ki", "Mi", "Gi", "Ti", "Pi"] {
+    for next in BINARY.into_iter().take(5) {
         if count / unit < 1024 {
             break;
         }

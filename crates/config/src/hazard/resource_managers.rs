@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
-use sha2::{Digest as _, Sha256};
 
 use super::effective::effective;
-use crate::digest::hex;
+use crate::digest::sha256;
 
 /// Node CPUs beyond this are not believed (the kernel's own limit is 8192).
 const CPUS_MAX: u32 = 16_384;
@@ -56,7 +55,7 @@ pub fn policy_key(config: &Value) -> String {
     }
     details.insert("cpu".to_owned(), cpu.into());
     details.insert("memory".to_owned(), memory.into());
-    let hash = hex(&Sha256::digest(Value::Object(details).to_string().as_bytes()));
+    let hash = sha256(Value::Object(details).to_string().as_bytes());
     format!("{key}_{}", hash.get(..12).unwrap_or_default())
 }
 

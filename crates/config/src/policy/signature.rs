@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use minisign_verify::{Error, PublicKey, Signature};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use crate::assignment::is_subdomain;
-use crate::digest::{decode_base64, hex};
+use crate::digest::{decode_base64, sha256};
 use crate::hazard::Acknowledged;
 use crate::reported::bounded;
 use crate::source::{Merge, is_safe_key};
@@ -198,10 +197,6 @@ pub(super) fn seconds(text: &str) -> Option<u64> {
 pub(super) fn shown_time(seconds: u64) -> String {
     let at = jiff::Timestamp::from_second(i64::try_from(seconds).unwrap_or(i64::MAX));
     at.map_or_else(|_| seconds.to_string(), |at| at.to_string())
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
 }
 
 fn shown(text: &str) -> String {

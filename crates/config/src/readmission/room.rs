@@ -298,9 +298,6 @@ pub(crate) fn evicts(pod: &PodSummary, kubelet: &Kubelet<'_>) -> Option<Certaint
         Pressure::Memory => pod.is_best_effort && tolerates() != Some(true),
         Pressure::Any => true,
     };
-    let certainty = match kubelet.minor {
-        Some(PASS_COMES_FIRST..) => Certainty::Refused,
-        _ => Certainty::Unknown,
-    };
-    (refused && !pod.is_critical).then_some(certainty)
+    let is_sure = kubelet.minor.is_some_and(|minor| minor >= PASS_COMES_FIRST);
+    (refused && !pod.is_critical).then_some(if is_sure { Certainty::Refused } else { Certainty::Unknown })
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::field_paths::{at, clean, is_spelling, leaves, settle_paths};
+use super::field_paths::{at, clean, is_spelling, paths, settle_paths};
 use kubelet_config::flags::{FlagOverrides, KubeletArgs};
 use kubelet_config::hazard::defaults::{depends_on_node, filled};
 use kubelet_config::hazard::{self, Change, Impact};
@@ -78,16 +78,16 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
     let minor = |kind: Kind| if let Kind::Running(minor) = kind { minor } else { None };
     let any = minor(from.kind).or(minor(to.kind));
     let (mut old, mut new) = (clean(&old), clean(&new));
-    let both_overlays = from.kind == Kind::Written(Merge::Overlay) && to.kind == Kind::Written(Merge::Overlay);
+    let is_overlay = |side: &Side| side.kind == Kind::Written(Merge::Overlay);
+    let is_running = |side: &Side| matches!(side.kind, Kind::Running(_));
+    let both_overlays = is_overlay(from) && is_overlay(to);
     if both_overlays {
         // What an overlay does not set is the node's own, and no default.
         notes.push(
             "two overlays: a field that one of them leaves out is then the node's own, whatever that is".to_owned(),
         );
     } else {
-        if [from, to].iter().any(|side| side.kind == Kind::Written(Merge::Overlay))
-            && ![from, to].iter().any(|side| matches!(side.kind, Kind::Running(_)))
-        {
+        if (is_overlay(from) || is_overlay(to)) && !is_running(from) && !is_running(to) {
             notes.push(
                 "one of them is an overlay, laid over each node's local file: compare it with a NODE to see what comes out".to_owned(),
             );
@@ -130,7 +130,7 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
         );
     }
     // Equal content is not restarted.
-    let impacts = if matches!(from.kind, Kind::Running(_)) && !changes.is_empty() {
+    let impacts = if is_running(from) && !changes.is_empty() {
         let new = with_held(&new, &changes, facts);
         // What is left of memory and disks is known on the node alone.
         // The flags of a ConfigMap, as far as they are known; the unit's own are not to be seen from here.
@@ -180,8 +180,7 @@ fn with_held(new: &Value, changes: &[Change], facts: &NodeFacts) -> Value {
 
 /// What the ConfigMap in force sets and an overlay after it does not.
 fn given_back(payload: &Value, from: &Side, to: &Side) -> Vec<Change> {
-    let mut fields = BTreeSet::new();
-    leaves("", payload, &mut fields);
+    let fields: BTreeSet<String> = paths(payload).collect();
     let value = |field: &String| at(&from.value, field).filter(|value| !value.is_null()).cloned();
     let lost = fields.into_iter().filter(|field| at(&to.value, field).is_none());
     lost.filter_map(|field| value(&field).map(|old| Change::new(field, old, Value::Null))).collect()

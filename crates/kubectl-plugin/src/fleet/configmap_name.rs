@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
-use kubelet_config::digest::hex;
+use kubelet_config::digest::sha256;
 
 /// The name that `kubectl create configmap BASE --from-file=KEY=FILE … --append-hash` gives
 /// (kubectl/pkg/util/hash/hash.go, v1.20.2 and v1.32.4).
@@ -17,7 +16,7 @@ use kubelet_config::digest::hex;
 pub fn name(base: &str, data: &BTreeMap<String, String>) -> String {
     let data: Vec<String> = data.iter().map(|(key, text)| format!("{}:{}", go_json(key), go_json(text))).collect();
     let encoded = format!("{{\"data\":{{{}}},\"kind\":\"ConfigMap\",\"name\":{}}}", data.join(","), go_json(base));
-    let hex = hex(&Sha256::digest(encoded.as_bytes()));
+    let hex = sha256(encoded.as_bytes());
     // No vowels and none of what looks like one, so that no word comes out.
     let mapped = hex.chars().take(10).map(|digit| match digit {
         '0' => 'g',
@@ -33,18 +32,10 @@ pub fn name(base: &str, data: &BTreeMap<String, String>) -> String {
 /// A string as Go's encoding/json writes it: it also escapes what HTML and JavaScript trip over.
 /// (`\b` and `\f` are as since Go 1.22; no YAML holds them.)
 fn go_json(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    for c in Value::from(text).to_string().chars() {
-        match c {
-            '<' => out.push_str("\\u003c"),
-            '>' => out.push_str("\\u003e"),
-            '&' => out.push_str("\\u0026"),
-            '\u{2028}' => out.push_str("\\u2028"),
-            '\u{2029}' => out.push_str("\\u2029"),
-            c => out.push(c),
-        }
-    }
-    out
+    let escapes =
+        [('<', "\\u003c"), ('>', "\\u003e"), ('&', "\\u0026"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];
+    let json = Value::from(text).to_string();
+    escapes.into_iter().fold(json, |json, (c, escape)| json.replace(c, escape))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::field_paths::{at, clean, is_spelling, leaves, settle_paths};
+use super::field_paths::{at, clean, is_spelling, paths, settle_paths};
 use super::node::winning_flag;
 use kubelet_config::flags::{FlagOverrides, KubeletArgs, Setting};
 use kubelet_config::hazard;
@@ -89,11 +89,7 @@ pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, mino
         merge(&mut meant, payload);
     }
     let overridden = named(hazard::diff(&filled(&meant, minor), configz));
-    let mut fields = BTreeSet::new();
-    leaves("", configz, &mut fields);
-    if let Some(payload) = &payload {
-        leaves("", payload, &mut fields);
-    }
+    let fields: BTreeSet<String> = paths(configz).chain(payload.iter().flat_map(paths)).collect();
     let replaces = given.is_some_and(|given| given.merge == Merge::Replace);
     let settings = given.map(|given| KubeletArgs::default().with(given.overrides).settings()).unwrap_or_default();
     let mut origins = Vec::new();

@@ -1,27 +1,14 @@
 //! Fields of a KubeletConfiguration by their dotted paths, and what counts as the same configuration.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use kubelet_config::hazard::Change;
+use kubelet_config::merge::leaves;
 use kubelet_config::rendering::{self, PATH_FIELDS};
 
-/// The paths of all that is no object, and of objects without entries.
-pub(crate) fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(fields) if !fields.is_empty() => {
-            for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-                match path {
-                    "" if matches!(name.as_str(), "apiVersion" | "kind") => {}
-                    "" => leaves(name, value, found),
-                    path => leaves(&format!("{path}.{name}"), value, found),
-                }
-            }
-        }
-        _ if path.is_empty() => {}
-        _ => drop(found.insert(path.to_owned())),
-    }
+/// The dotted paths of all that is set.
+pub(crate) fn paths(configuration: &Value) -> impl Iterator<Item = String> {
+    leaves(configuration).into_iter().map(|(path, _)| path.join("."))
 }
 
 /// The value at a dotted path; names of entries may hold dots (`evictionHard.memory.available`).
