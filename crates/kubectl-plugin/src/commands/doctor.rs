@@ -88,10 +88,8 @@ impl Options {
         if self.nodes.is_empty() {
             let selector = Selector { label_selector: self.selector.clone(), ..Selector::default() };
             let read = |node| Some(ExaminedNode::new(&node, &client.namespace));
-            match list(client, NODES, "list nodes", selector, read).await {
-                Ok(found) => examined_nodes = found,
-                Err(error) => report.not_seen("the nodes", &error),
-            }
+            let found = list(client, NODES, "list nodes", selector, read).await;
+            examined_nodes = report.seen("the nodes", found).unwrap_or_default();
             if examined_nodes.is_empty() && report.unchecked.is_empty() {
                 let why =
                     self.selector.as_ref().map(|selector| format!(" has the labels {selector}")).unwrap_or_default();
@@ -113,7 +111,7 @@ impl Report {
     async fn rights(&mut self, client: &Client) -> Result<(), Failure> {
         let mut lacking: Vec<Right> = Vec::new();
         let are_pools_served = requests::pools_group(client).await.is_ok_and(|group| group.is_some());
-        for right in RIGHTS.iter().filter(|right| are_pools_served || !right.is_of_pools()) {
+        for right in RIGHTS.iter().filter(|right| are_pools_served || right.group != rights::POOLS) {
             self.rights += 1;
             let allowed = requests::allows(client, right).await;
             if !allowed.map_err(|error| Failure::new(format!("asking which rights you have: {}", error.cause())))? {
@@ -131,30 +129,21 @@ impl Report {
     /// dry runs.
     async fn cluster(&mut self, client: &Client, impersonates: bool, examined: Option<&ExaminedNode>) {
         let Some(node) = examined.map(ExaminedNode::name) else { return };
-        match requests::keeps_source(client, node).await {
-            Ok(true) => self.carrier = Some(Carrier::Native),
-            Ok(false) => self.carrier = Some(Carrier::Labels),
-            Err(error) => self.not_seen("whether this API server keeps spec.configSource (a dry run)", &error),
-        }
+        let keeps_source = requests::keeps_source(client, node).await;
+        let keeps_source = self.seen("whether this API server keeps spec.configSource (a dry run)", keeps_source);
+        self.carrier = keeps_source.map(|keeps| if keeps { Carrier::Native } else { Carrier::Labels });
         if impersonates {
             self.unchecked.push("whether nodes are kept from labelling themselves: not with --as".to_owned());
             return;
         }
-        match requests::guards_labels(client, node).await {
-            Ok(true) => {}
-            Ok(false) => {
-                let problem = format!(
-                    "node {node} may set its own labels under {LABELS}: whoever has a node's credential chooses its configuration"
-                );
-                let mend = vec![
-                    "on the control plane: kube-apiserver --enable-admission-plugins=NodeRestriction --authorization-mode=Node,RBAC"
-                        .to_owned(),
-                ];
-                self.findings.push(Finding::of_cluster("labels-not-guarded", problem, mend));
-            }
-            Err(error) => {
-                self.not_seen("whether nodes are kept from labelling themselves (as the node, a dry run)", &error);
-            }
+        let guarded = requests::guards_labels(client, node).await;
+        let what = "whether nodes are kept from labelling themselves (as the node, a dry run)";
+        if self.seen(what, guarded) == Some(false) {
+            let problem = format!(
+                "node {node} may set its own labels under {LABELS}: whoever has a node's credential chooses its configuration"
+            );
+            let mend = "on the control plane: kube-apiserver --enable-admission-plugins=NodeRestriction --authorization-mode=Node,RBAC";
+            self.findings.push(Finding::of_cluster("labels-not-guarded", problem, vec![mend.to_owned()]));
         }
     }
 
@@ -175,12 +164,10 @@ impl Report {
         self.maps = maps.len();
         let mut labelled: BTreeMap<String, BTreeMap<String, &ExaminedNode>> = BTreeMap::new();
         for ((namespace, name), examined_nodes) in &maps {
-            match requests::keys(client, namespace, name).await {
-                Ok(keys) => {
-                    self.findings
-                        .extend(examined_nodes.iter().filter_map(|examined| examined.config_map(keys.as_ref())));
-                }
-                Err(error) => self.not_seen(&format!("ConfigMap {namespace}/{name}"), &error),
+            let keys = requests::keys(client, namespace, name).await;
+            if let Some(keys) = self.seen(&format!("ConfigMap {namespace}/{name}"), keys) {
+                let found = examined_nodes.iter().filter_map(|examined| examined.config_map(keys.as_ref()));
+                self.findings.extend(found);
             }
             let by_label =
                 |examined: &&&ExaminedNode| examined.assigned().is_some_and(|(carrier, _)| carrier == Carrier::Labels);
@@ -194,43 +181,28 @@ impl Report {
         }
         let anybody = examined_nodes.first().map_or(requests::NOBODY, ExaminedNode::name);
         for (namespace, names) in &labelled {
-            if let Err(error) = self.readers(client, namespace, names, anybody).await {
-                self.not_seen(
-                    &format!("whether nodes may read ConfigMaps in {namespace} (SubjectAccessReview)"),
-                    &error,
-                );
-            }
+            let looked = self.readers(client, namespace, names, anybody).await;
+            self.seen(&format!("whether nodes may read ConfigMaps in {namespace} (SubjectAccessReview)"), looked);
         }
     }
 
     /// Where there is no CRD of them, nobody misses it.
     async fn pools(&mut self, client: &Client) {
-        let group = match requests::pools_group(client).await {
-            Ok(None) => return,
-            Ok(Some(group)) => group,
-            Err(error) => return self.not_seen("whether pools are served", &error),
-        };
+        let group = requests::pools_group(client).await;
+        let Some(Some(group)) = self.seen("whether pools are served", group) else { return };
         if let Some(found) = not_served(&group) {
             return self.findings.push(found);
         }
-        match requests::pools(client).await {
-            Ok((pools, lease)) => {
-                let now = jiff::Timestamp::now();
-                let mut examined = ExaminedPools { pools: &pools, lease: &lease, image: None, now };
-                let image = match examined.holder() {
-                    Some(holder) => requests::image(client, holder).await,
-                    None => Ok(None),
-                };
-                match &image {
-                    Ok(image) => examined.image = image.as_deref(),
-                    Err(error) => self.not_seen("the controller's image", error),
-                }
-                self.findings.extend(examined.findings());
-                self.pools = Some((pools.len(), examined.holder().map(str::to_owned)));
-                self.image = image.ok().flatten();
-            }
-            Err(error) => self.not_seen("pools and their controller", &error),
+        let pools = requests::pools(client).await;
+        let Some((pools, lease)) = self.seen("pools and their controller", pools) else { return };
+        let mut examined = ExaminedPools { pools: &pools, lease: &lease, image: None, now: jiff::Timestamp::now() };
+        if let Some(holder) = examined.holder() {
+            let image = requests::image(client, holder).await;
+            self.image = self.seen("the controller's image", image).flatten();
         }
+        examined.image = self.image.as_deref();
+        self.findings.extend(examined.findings());
+        self.pools = Some((pools.len(), examined.holder().map(str::to_owned)));
     }
 
     /// All of the namespace, or else each that is assigned.
@@ -255,8 +227,10 @@ impl Report {
         Ok(())
     }
 
-    fn not_seen(&mut self, what: &str, error: &ApiError) {
-        self.unchecked.push(format!("{what}: {}", output::plain(&error.cause())));
+    /// What could be looked at; what could not is said.
+    fn seen<T>(&mut self, what: &str, result: Result<T, ApiError>) -> Option<T> {
+        let not_seen = |error: &ApiError| self.unchecked.push(format!("{what}: {}", output::plain(&error.cause())));
+        result.inspect_err(not_seen).ok()
     }
 
     fn code(&self) -> ExitCode {
@@ -309,12 +283,8 @@ impl Report {
             0 if self.unchecked.is_empty() => (Tone::Good, "nothing is missing".to_owned()),
             findings => (Tone::Plain, count(findings, "finding")),
         };
-        let looked = format!(
-            "{nodes}, {maps}, {} rights looked at{}{}",
-            self.rights,
-            carrier.unwrap_or_default(),
-            pools.unwrap_or_default()
-        );
+        let (carrier, pools) = (carrier.unwrap_or_default(), pools.unwrap_or_default());
+        let looked = format!("{nodes}, {maps}, {} rights looked at{carrier}{pools}", self.rights);
         text + &output::headed(out, tone, &verdict, &looked)
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use hyper::Request;
 use hyper::header::{CONTENT_TYPE, HeaderName};
-use hyper::{Method, Request};
-use kube::api::ListParams;
+use kube::api::{ListParams, PostParams};
 use kube::core::request::Error::BuildRequest;
 use kube::core::request::Request as Path;
 use serde_json::{Value, json};
@@ -22,18 +22,12 @@ pub(crate) const NOBODY: &str = "kubectl-kubelet-config-doctor";
 /// ConfigMaps whose rights are asked for one by one: a kube-system has about twenty.
 const SOME: u32 = 50;
 
-/// A request with a JSON body.
-fn request(method: Method, path: &str, kind: &str, body: &Value) -> RequestResult {
-    let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, kind);
-    request.body(body.to_string().into_bytes()).map_err(BuildRequest)
-}
-
 /// An access review's verdict.
 async fn review(client: &Client, resource: &str, kind: &str, spec: &Value) -> Result<bool, ApiError> {
     let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "metadata": {}, "spec": spec});
-    let path = format!("/apis/authorization.k8s.io/v1/{resource}");
-    let what = format!("create {resource}");
-    let answer = client.request(&what, request(Method::POST, &path, "application/json", &body)).await?;
+    let path = Path::new(format!("/apis/authorization.k8s.io/v1/{resource}"));
+    let request = path.create(&PostParams::default(), body.to_string().into_bytes());
+    let answer = client.request(&format!("create {resource}"), request).await?;
     Ok(answer.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or_default())
 }
 
@@ -47,7 +41,8 @@ pub(crate) async fn allows(client: &Client, right: &Right) -> Result<bool, ApiEr
 pub(crate) async fn who(client: &Client) -> Option<String> {
     let (kind, api) = ("SelfSubjectReview", "authentication.k8s.io/v1");
     let body = json!({"apiVersion": api, "kind": kind, "metadata": {}});
-    let request = request(Method::POST, &format!("/apis/{api}/selfsubjectreviews"), "application/json", &body);
+    let path = Path::new(format!("/apis/{api}/selfsubjectreviews"));
+    let request = path.create(&PostParams::default(), body.to_string().into_bytes());
     let answer = client.request("create selfsubjectreviews", request).await.ok()?;
     answer.pointer("/status/userInfo/username").and_then(Value::as_str).map(str::to_owned)
 }
@@ -100,7 +95,7 @@ pub(crate) async fn keys(client: &Client, namespace: &str, name: &str) -> Result
 
 /// What is served of pools; `None`: there is no CRD.
 pub(crate) async fn pools_group(client: &Client) -> Result<Option<Value>, ApiError> {
-    let request = request(Method::GET, "/apis/kubelet-supervisor.io", "application/json", &Value::Null);
+    let request = Request::get("/apis/kubelet-supervisor.io").body(Vec::new()).map_err(BuildRequest);
     client.optional("ask which versions of pools are served", request).await
 }
 
@@ -119,8 +114,11 @@ pub(crate) async fn image(client: &Client, holder: &str) -> Result<Option<String
     Ok(image.map(plain))
 }
 
+/// A dry run, in nobody's name: fields that it would set are nobody's.
 fn patch(node: &str, body: &Value) -> RequestResult {
-    request(Method::PATCH, &format!("/api/v1/nodes/{node}?dryRun=All"), "application/merge-patch+json", body)
+    let request = Request::patch(format!("/api/v1/nodes/{node}?dryRun=All"));
+    let request = request.header(CONTENT_TYPE, "application/merge-patch+json");
+    request.body(body.to_string().into_bytes()).map_err(BuildRequest)
 }
 
 /// Whether a Node's `spec.configSource` stays when it is written.

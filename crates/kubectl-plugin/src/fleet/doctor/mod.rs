@@ -138,36 +138,33 @@ impl ExaminedNode {
             found.push(Finding::of_node("incomplete-assignment", node, problem, unlabel()));
         }
         if let Some(why) = &self.row.invalid {
-            found.push(Finding::of_node(
-                "invalid-assignment",
-                node,
-                format!("the assignment cannot be: {why}"),
-                unlabel(),
-            ));
+            let problem = format!("the assignment cannot be: {why}");
+            found.push(Finding::of_node("invalid-assignment", node, problem, unlabel()));
         }
     }
 
     fn manager(&self, found: &mut Vec<Finding>) {
         let node = &self.row.name;
-        let enable = || vec!["on the node: kubelet-supervisor enable && systemctl restart kubelet".to_owned()];
-        match self.row.manager {
+        let problem = match self.row.manager {
             Some(ConfigManager::Nobody) | None => {
                 let assigned =
                     self.row.desired.as_ref().map(|desired| format!(", and nobody follows its assignment {desired}"));
-                let problem = format!(
+                Some(format!(
                     "no supervisor, or none that ever reached the API server: neither its annotation nor its condition is there{}",
                     assigned.unwrap_or_default()
-                );
-                found.push(Finding::of_node("no-supervisor", node, problem, enable()));
+                ))
             }
             Some(ConfigManager::Native) if schema::minor(&self.row.kubelet).map_or(true, |minor| minor >= 24) => {
-                let problem = format!(
+                Some(format!(
                     "no supervisor: status.config is left from former days, and kubelet {} cannot follow an assignment itself",
                     self.row.kubelet
-                );
-                found.push(Finding::of_node("no-supervisor", node, problem, enable()));
+                ))
             }
-            _ => {}
+            _ => None,
+        };
+        if let Some(problem) = problem {
+            let enable = "on the node: kubelet-supervisor enable && systemctl restart kubelet";
+            found.push(Finding::of_node("no-supervisor", node, problem, vec![enable.to_owned()]));
         }
         if self.row.manager == Some(ConfigManager::Supervisor) && self.row.desired.is_some() && !self.row.ready {
             let command = format!("kubectl describe node {}", quoted(node));

@@ -1,11 +1,10 @@
 //! Which rights each command needs, of the user's and of the nodes'.
 
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 use super::{Finding, quoted};
 use crate::fleet::leader_election::NAMESPACE;
-use kubelet_config::digest::hex;
+use kubelet_config::digest::sha256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
@@ -41,7 +40,8 @@ const fn pools(verb: &'static str, resource: &'static str, commands: &'static st
     Right { group: POOLS, ..right(verb, resource, Scope::Cluster, commands) }
 }
 
-const POOLS: &str = "kubelet-supervisor.io";
+/// The group that the CRD of pools brings.
+pub(crate) const POOLS: &str = "kubelet-supervisor.io";
 
 /// All that the commands ask for, but for `controller`, whose rights are in `packaging/manifests/pools`.
 pub const RIGHTS: &[Right] = &[
@@ -64,6 +64,9 @@ pub const RIGHTS: &[Right] = &[
     Right { group: "coordination.k8s.io", ..right("get", "leases", Scope::Lease, "rollout") },
 ];
 
+/// What lets nodes read ConfigMaps.
+const NODES_ROLE: &str = "kubelet-config-nodes";
+
 /// Group of all nodes' credentials.
 pub(crate) const NODES: &str = "system:nodes";
 
@@ -75,18 +78,13 @@ impl Right {
             "namespace": self.namespace(namespace).unwrap_or_default()})
     }
 
-    /// It is about what the CRD of pools brings.
-    pub(crate) fn is_of_pools(&self) -> bool {
-        self.group == POOLS
-    }
-
     /// As `kubectl create role --resource` takes it.
     fn qualified(&self) -> String {
-        let (resource, subresource) =
-            self.resource.split_once('/').map_or((self.resource, None), |(it, sub)| (it, Some(sub)));
         let group = if self.group.is_empty() { String::new() } else { format!(".{}", self.group) };
-        let subresource = subresource.map(|it| format!("/{it}")).unwrap_or_default();
-        format!("{resource}{group}{subresource}")
+        match self.resource.split_once('/') {
+            Some((resource, subresource)) => format!("{resource}{group}/{subresource}"),
+            None => format!("{}{group}", self.resource),
+        }
     }
 
     fn namespace<'a>(&self, namespace: &'a str) -> Option<&'a str> {
@@ -122,23 +120,21 @@ pub(crate) fn missing(lacking: &[Right], namespace: &str, user: Option<&str>) ->
 fn grant(right: &Right, verbs: &[&str], namespace: &str, user: Option<&str>) -> Vec<String> {
     // Each user's and each set of verbs has a name of its own: a second `create` would change nothing.
     let seed = format!("{}/{}/{}", user.unwrap_or_default(), verbs.join(","), right.resource);
-    let hash = hex(&Sha256::digest(seed.as_bytes()));
+    let hash = sha256(seed.as_bytes());
     let name = format!("kubelet-config-{}-{}", right.resource.replace('/', "-"), hash.get(..6).unwrap_or_default());
     let user = user.map_or_else(|| "USER".to_owned(), quoted);
-    let (verbs, resource) = (verbs.join(","), right.qualified());
-    match right.namespace(namespace) {
-        None => vec![
-            format!("kubectl create clusterrole {name} --verb={verbs} --resource={resource}"),
-            format!("kubectl create clusterrolebinding {name} --clusterrole={name} --user={user}"),
-        ],
-        Some(namespace) => {
-            let namespace = quoted(namespace);
-            vec![
-                format!("kubectl -n {namespace} create role {name} --verb={verbs} --resource={resource}"),
-                format!("kubectl -n {namespace} create rolebinding {name} --role={name} --user={user}"),
-            ]
-        }
-    }
+    let rule = format!("--verb={} --resource={}", verbs.join(","), right.qualified());
+    role(right.namespace(namespace), &name, &rule, &format!("--user={user}"))
+}
+
+/// The commands that make a role, of the whole cluster if no namespace is named, and give it to somebody.
+fn role(namespace: Option<&str>, name: &str, rule: &str, whom: &str) -> Vec<String> {
+    let kind = if namespace.is_some() { "role" } else { "clusterrole" };
+    let kubectl = namespace.map_or_else(|| "kubectl".to_owned(), |it| format!("kubectl -n {}", quoted(it)));
+    vec![
+        format!("{kubectl} create {kind} {name} {rule}"),
+        format!("{kubectl} create {kind}binding {name} --{kind}={name} {whom}"),
+    ]
 }
 
 /// `spec` of a SubjectAccessReview: may this node do that to this ConfigMap, or to all of a namespace?
@@ -162,14 +158,10 @@ pub(crate) fn nodes_cannot(verbs: &[&str], namespace: &str, name: Option<&str>) 
         "they learn of a change within two minutes instead of at once"
     };
     let problem = format!("nodes (group {NODES}) may not {} {of}: {effect}", verbs.join(", "));
-    let (namespace, role) = (quoted(namespace), "kubelet-config-nodes");
     let only = name.map(|name| format!(" --resource-name={}", quoted(name))).unwrap_or_default();
-    let role = name.map_or_else(|| role.to_owned(), |name| format!("{role}-{name}"));
-    let role = quoted(&role);
-    let mend = vec![
-        format!("kubectl -n {namespace} create role {role} --verb=get,list,watch --resource=configmaps{only}"),
-        format!("kubectl -n {namespace} create rolebinding {role} --role={role} --group={NODES}"),
-    ];
+    let made = name.map_or_else(|| NODES_ROLE.to_owned(), |name| format!("{NODES_ROLE}-{name}"));
+    let rule = format!("--verb=get,list,watch --resource=configmaps{only}");
+    let mend = role(Some(namespace), &quoted(&made), &rule, &format!("--group={NODES}"));
     Some(Finding::of_cluster("nodes-may-not-read", problem, mend))
 }
 
