@@ -72,7 +72,8 @@ impl Client {
     pub(crate) async fn request(&self, what: &str, request: RequestResult) -> Result<Value, ApiError> {
         let request = request.map_err(|error| ApiError::new(what, error.to_string()))?;
         let answer = tokio::time::timeout(self.answer, self.kube.request(request)).await;
-        answer.map_err(|_| ApiError::no_answer(what))?.map_err(|error| ApiError::from_kube(what, error))
+        let no_answer = |_| kube::Error::Service("the API server does not answer".into());
+        answer.map_err(no_answer).flatten().map_err(|error| ApiError::from_kube(what, error))
     }
 
     /// The same for what need not be there.
@@ -95,11 +96,6 @@ impl ApiError {
     /// One that the API server did not say itself.
     pub(crate) fn new(what: &str, message: impl Into<String>) -> Self {
         Self { what: what.to_owned(), cause: Cause::Other(message.into()) }
-    }
-
-    /// Nobody answered in time.
-    pub(crate) fn no_answer(what: &str) -> Self {
-        Self::from_kube(what, kube::Error::Service("the API server does not answer".into()))
     }
 
     pub(crate) fn from_kube(what: &str, error: kube::Error) -> Self {

@@ -143,12 +143,13 @@ fn candidates(words: &[String], root: &Command) -> (Candidates, String) {
     let (last, before) = words.split_last().map_or(("", words), |(last, before)| (last.as_str(), before));
     let (mut command, mut globals, mut positional, mut open) = (root, Vec::new(), 0, None);
     globals.extend(root.get_arguments().filter(|arg| arg.is_global_set()));
+    let takes_next = |arg: &&Arg| arg.get_action().takes_values() && !arg.is_require_equals_set();
     for word in before {
         if open.take().is_some() {
             continue; // an option's value
         }
         if word.starts_with('-') && word.len() > 1 {
-            open = option(command, &globals, word).filter(|arg| takes_next(arg) && !word.contains('='));
+            open = option(command, &globals, word).filter(takes_next).filter(|_| !word.contains('='));
         } else if let Some(found) = command.find_subcommand(word) {
             (command, positional) = (found, 0);
         } else {
@@ -182,10 +183,6 @@ fn option<'a>(command: &'a Command, globals: &[&'a Arg], word: &str) -> Option<&
         let long = arg.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
         long || arg.get_short().is_some_and(|short| word == format!("-{short}"))
     })
-}
-
-fn takes_next(arg: &Arg) -> bool {
-    arg.get_action().takes_values() && !arg.is_require_equals_set()
 }
 
 fn values(arg: &Arg, before: &str) -> Candidates {

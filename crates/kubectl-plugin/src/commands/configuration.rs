@@ -150,12 +150,17 @@ pub(crate) fn read_flags(path: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
+/// What a file is called in messages.
+pub(crate) fn title(path: &str) -> &str {
+    if path == "-" { "standard input" } else { path }
+}
+
 /// The text of a file, or of standard input (`-`).
 ///
 /// # Errors
 /// It cannot be read, is too large, or no text.
 pub(crate) fn read_file(path: &str) -> Result<String, Failure> {
-    let title = if path == "-" { "standard input" } else { path };
+    let title = title(path);
     let limit = u64::try_from(yaml::MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
     let read = if path == "-" {

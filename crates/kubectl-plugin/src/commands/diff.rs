@@ -159,13 +159,11 @@ impl ComparisonView<'_> {
         let mut values = vec!["CHANGE".to_owned()];
         for change in &self.comparison.changes {
             let asks = if self.is_held(change) { "held by flag or drop-in" } else { change.asks().label() };
-            let field = output::plain(&change.field);
-            table.row([
-                (Tone::Plain, field),
-                (self.tone(change), change.class.to_string()),
-                (Tone::Plain, asks.to_owned()),
-            ]);
-            values.push(output::plain(&shown(change)));
+            let class = (self.tone(change), change.class.to_string());
+            table.row([(Tone::Plain, output::plain(&change.field)), class, (Tone::Plain, asks.to_owned())]);
+            // `110 → 50`: a long field is cut in the text, and a secret's values are hidden.
+            let line = change.to_string();
+            values.push(output::plain(line.split_once(": ").map_or(&line, |(_, values)| values)));
         }
         let bare = table.render(Out { colour: false, width: None });
         let width = bare.lines().map(|line| line.chars().count()).max().unwrap_or_default();
@@ -264,11 +262,4 @@ impl ComparisonView<'_> {
             "defaultsNotKnown": open, "notes": notes,
         })
     }
-}
-
-/// `110 → 50`.
-fn shown(change: &Change) -> String {
-    let line = change.to_string();
-    // A long field is cut in it, and a secret's values are hidden.
-    line.split_once(": ").map_or(line.clone(), |(_, values)| values.to_owned())
 }

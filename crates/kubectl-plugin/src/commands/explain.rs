@@ -10,7 +10,7 @@ use crate::fleet::node::{ConfigManager, NodeRow, Stage};
 use crate::output::{self, Format, Out, Table, Tone};
 use crate::{Context, Failure};
 use kubelet_config::bounds::shortened;
-use kubelet_config::hazard::{self, table};
+use kubelet_config::hazard::{self, Hazard, table};
 use kubelet_config::reported::ReportedSupervisor;
 use kubelet_config::schema::{self, is_within};
 
@@ -120,13 +120,9 @@ impl Options {
             lines.push("which file or flag: `kubelet-supervisor render --effective`, on the node".to_owned());
         }
         if let Some(hazard) = self.field.as_deref().and_then(|field| table::find(field.split('.').next()?)) {
-            let needs = if hazard.needs.is_empty() { String::new() } else { format!(" ({})", hazard.needs) };
-            lines.push(format!(
-                "a change of {} is of class {} and asks for: {}{needs}",
-                hazard.field,
-                hazard.class,
-                hazard.asks.label()
-            ));
+            let Hazard { field, class, asks, needs, .. } = hazard;
+            let needs = if needs.is_empty() { String::new() } else { format!(" ({needs})") };
+            lines.push(format!("a change of {field} is of class {class} and asks for: {}{needs}", asks.label()));
         }
         lines.extend(known.notes.iter().map(|note| format!("note: {note}")));
         let lines: Vec<_> = lines.into_iter().map(|line| (Tone::Plain, line)).collect();

@@ -8,7 +8,7 @@ use crate::api::list::{Selector, list};
 use crate::api::nodes::{self, bare_name};
 use crate::commands::status::now;
 use crate::fleet::events::{self, ConfigEvent};
-use crate::fleet::view::human;
+use crate::fleet::view::{human, seconds_since};
 use crate::output::{self, Format, Table, Tone};
 use crate::{Context, Failure};
 
@@ -54,23 +54,17 @@ fn table(events: &[ConfigEvent], format: Format) -> Table {
     let headings: Vec<&str> = first.iter().chain(&["COUNT", "REASON", "MESSAGE"]).copied().collect();
     let mut table = Table::new(&headings).whole();
     let now = now();
+    let plain = |text: String| (Tone::Plain, text);
     let utc = |time: &str| time.split('.').next().unwrap_or_default().trim_end_matches('Z').to_owned();
     for event in events {
-        let times = if wide { vec![utc(&event.last), utc(&event.first)] } else { vec![ago(&event.last, now)] };
-        let times = times.into_iter().map(|time| (Tone::Plain, time));
+        let times = if wide {
+            vec![utc(&event.last), utc(&event.first)]
+        } else {
+            vec![seconds_since(&event.last, now).map(human).unwrap_or_default()]
+        };
         let tone = if event.warning { Tone::Bad } else { Tone::Plain };
-        let rest = [
-            (Tone::Plain, event.count.to_string()),
-            (tone, event.reason.clone()),
-            (Tone::Plain, event.message.clone()),
-        ];
-        table.row(times.chain(rest));
+        let rest = [plain(event.count.to_string()), (tone, event.reason.clone()), plain(event.message.clone())];
+        table.row(times.into_iter().map(plain).chain(rest));
     }
     table
-}
-
-/// How long ago an RFC 3339 time is, as kubectl shows it.
-pub(crate) fn ago(time: &str, now: i64) -> String {
-    let time = time.parse::<jiff::Timestamp>();
-    time.map(|time| human(u64::try_from(now.saturating_sub(time.as_second())).unwrap_or_default())).unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use kube::api::PostParams;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 
@@ -10,17 +10,17 @@ use crate::api::client::{Client, config_maps};
 use crate::api::nodes::{self, NodeSelection};
 use crate::api::write::DryRun;
 use crate::commands::configuration::{self, MERGE_ANNOTATION};
+use crate::commands::status::now;
+use crate::fleet::assign::LABEL_MAX;
 use crate::fleet::configmap_name;
 use crate::output::{self, Format};
 use crate::{Context, Failure, context};
 use kubelet_config::assignment::{self, DEFAULT_KEY};
 use kubelet_config::flags::KEY_SUFFIX;
+use kubelet_config::merge::merge;
 use kubelet_config::schema::{self, FieldProblem, UnknownFields};
-use kubelet_config::source::is_safe_key;
+use kubelet_config::source::{Merge, is_safe_key};
 use kubelet_config::{policy, rendering, yaml};
-
-/// A label holds no more.
-const LABEL_MAX: usize = 63;
 
 /// `-o`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -75,8 +75,7 @@ impl Options {
         let text = configuration::read_file(file)?;
         options.check(&text)?; // what they would ignore the nodes say themselves
         let data = BTreeMap::from([(options.key.clone(), text)]);
-        let name = options.map_name(&data)?;
-        let object = options.object(&name, &client.namespace, &data);
+        let (name, object) = options.object(&client.namespace, &data)?;
         Ok(options.create(client, &name, object).await?.1)
     }
 
@@ -90,8 +89,7 @@ impl Options {
             let text = self.read_signature(signature, &data)?;
             data.insert(format!("{}{}", self.key, policy::KEY_SUFFIX), text);
         }
-        let name = self.map_name(&data)?;
-        let object = self.object(&name, &connection.namespace, &data);
+        let (name, object) = self.object(&connection.namespace, &data)?;
         let (done, object) = if self.dry_run == DryRun::Client {
             self.tell(schema::messages(&problems, self.kubelet))?;
             ("created", object)
@@ -113,7 +111,7 @@ impl Options {
 
     /// Refuses what is no KubeletConfiguration; gives what some kubelet would ignore.
     fn check(&self, text: &str) -> Result<Vec<FieldProblem>, Failure> {
-        let fail = |why: String| Failure::new(format!("{}: {why}", self.title()));
+        let fail = |why: String| Failure::new(format!("{}: {why}", configuration::title(&self.file)));
         let mut document = yaml::parse(text).map_err(fail)?;
         if let Some(duplicate) = document.duplicate {
             return Err(fail(format!("a field stands twice, and the kubelet would go by the last one: {duplicate}")));
@@ -128,18 +126,13 @@ impl Options {
         let fail = |why: String| Failure::new(format!("{path}: {why}"));
         let text = configuration::read_file(path)?;
         let comment = policy::Comment::of_file(&text).map_err(fail)?;
-        let merge = if self.overlay { "overlay" } else { "replace" };
-        let pushed = policy::Signable { key: &self.key, data, merge, acknowledge: None };
+        let merge = if self.overlay { Merge::Overlay } else { Merge::Replace };
+        let pushed = policy::Signable { key: &self.key, data, merge: merge.as_str(), acknowledge: None };
         comment.check(&pushed).map_err(fail)?;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        if now.is_ok_and(|now| now.as_secs() >= comment.expires) {
+        if u64::try_from(now()).is_ok_and(|now| now >= comment.expires) {
             return Err(fail("trusted comment: expires= is over: sign it again".to_owned()));
         }
         Ok(text)
-    }
-
-    fn title(&self) -> &str {
-        if self.file == "-" { "standard input" } else { &self.file }
     }
 
     /// What kubelets of the chosen version would ignore, or those of the cluster's nodes, which are asked for if that
@@ -174,7 +167,8 @@ impl Options {
 
     fn tell(&self, messages: Vec<String>) -> Result<(), Failure> {
         if self.unknown_fields == UnknownFields::Refuse && !messages.is_empty() {
-            return Err(Failure::new(format!("{}: {}", self.title(), output::plain(&schema::refusal(&messages)))));
+            let why = output::plain(&schema::refusal(&messages));
+            return Err(Failure::new(format!("{}: {why}", configuration::title(&self.file))));
         }
         for line in messages {
             eprintln!("warning: {}", output::plain(&line));
@@ -209,16 +203,16 @@ impl Options {
         Ok(name)
     }
 
-    fn object(&self, name: &str, namespace: &str, data: &BTreeMap<String, String>) -> Value {
-        let mut metadata =
-            Map::from_iter([("name".to_owned(), name.into()), ("namespace".to_owned(), namespace.into())]);
+    /// The ConfigMap, and its name.
+    fn object(&self, namespace: &str, data: &BTreeMap<String, String>) -> Result<(String, Value), Failure> {
+        let name = self.map_name(data)?;
+        let metadata = json!({"name": name, "namespace": namespace});
+        let mut object =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data, "immutable": true});
         if self.overlay {
-            metadata.insert("annotations".to_owned(), json!({ MERGE_ANNOTATION: "overlay" }));
+            merge(&mut object, &json!({"metadata": {"annotations": {MERGE_ANNOTATION: "overlay"}}}));
         }
-        json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
-            "data": data, "immutable": true,
-        })
+        Ok((name, object))
     }
 
     /// What was done, and the object as it is then.
@@ -241,23 +235,20 @@ impl Options {
     async fn compare(client: &Client, name: &str, object: &Value) -> Result<Value, Failure> {
         let there = client.config_map(&client.namespace, name).await?;
         let title = format!("configmap/{name} is there in namespace {}", client.namespace);
-        let field =
-            |map: &Value, field: &str| map.get(field).filter(|value| !value.is_null()).cloned().unwrap_or_default();
+        let field = |map: &Value, field: &str| map.get(field).cloned().unwrap_or_default();
         if field(&there, "data") != field(object, "data") || !field(&there, "binaryData").is_null() {
             return Err(Failure::new(format!(
                 "{title} with other data, so somebody edited it, or made it without a hash: choose another --name"
             )));
         }
-        let merge = |map: &Value| {
-            let annotation = map.pointer("/metadata/annotations").and_then(|all| all.get(MERGE_ANNOTATION)).cloned();
-            annotation.and_then(|value| Some(value.as_str()?.to_owned())).filter(|mode| mode != "replace")
+        let mode = |map: &Value| {
+            let annotations = map.pointer("/metadata/annotations");
+            annotations.and_then(|all| all.get(MERGE_ANNOTATION)?.as_str()).unwrap_or("replace").to_owned()
         };
-        if merge(&there) != merge(object) {
-            let mode = |map: &Value| merge(map).unwrap_or_else(|| "replace".to_owned());
+        let (is, would) = (mode(&there), mode(object));
+        if is != would {
             return Err(Failure::new(format!(
-                "{title} with the same data, but to be merged by {:?} and not by {:?}: choose another --name",
-                mode(&there),
-                mode(object)
+                "{title} with the same data, but to be merged by {is:?} and not by {would:?}: choose another --name"
             )));
         }
         if field(&there, "immutable") != true {

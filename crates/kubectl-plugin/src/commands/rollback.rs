@@ -13,9 +13,10 @@ use crate::commands::wait;
 use crate::fleet::configmap_name;
 use crate::fleet::node::NodeRow;
 use crate::fleet::wait::{Expectation, Goal};
-use crate::fleet::way_back::{WayBack, is_other_version, way_back};
+use crate::fleet::way_back::{is_other_version, way_back};
 use crate::{Context, Failure};
 use kubelet_config::assignment::DEFAULT_KEY;
+use kubelet_config::pods::texts;
 use kubelet_config::source::ConfigMapRef;
 
 /// Options of `rollback`.
@@ -48,30 +49,28 @@ impl History {
         if let Some(seen) = self.seen.get(target) {
             return seen.clone();
         }
-        let result = match readable_config_map(&self.client, target).await {
-            Ok(Some(map)) => Ok(map),
-            Ok(None) => Err(format!(
-                "whether ConfigMap {}/{} is still the version that was good cannot be seen without the right to get it",
-                target.namespace, target.name
-            )),
-            Err(failure) => Err(failure.message),
+        let result = readable_config_map(&self.client, target).await.map_err(|failure| failure.message);
+        let unseen = || {
+            let ConfigMapRef { namespace, name, .. } = target;
+            format!(
+                "whether ConfigMap {namespace}/{name} is still the version that was good cannot be seen without the right to get it"
+            )
         };
+        let result = result.and_then(|map| map.ok_or_else(unseen));
         self.seen.insert(target.clone(), result.clone());
         result
     }
 
     /// Where a node goes back to, if that still is what it was.
     async fn back(&mut self, row: &NodeRow) -> Result<Expectation, String> {
-        let WayBack { version, base } = way_back(row)?;
+        let (version, base) = way_back(row)?;
         let target = version.reference.clone();
         let map = self.get(&target).await?;
         let field = |name: &str| map.pointer(&format!("/metadata/{name}")).and_then(Value::as_str).unwrap_or_default();
-        if let Some(why) = is_other_version(&version, field("uid"), field("resourceVersion")) {
+        if let Some(why) = is_other_version(version, field("uid"), field("resourceVersion")) {
             return Err(why);
         }
-        let data: BTreeMap<String, String> =
-            map.get("data").and_then(|data| serde_json::from_value(data.clone()).ok()).unwrap_or_default();
-        if configmap_name::name(&base, &data) != target.name {
+        if configmap_name::name(base, &texts(map.get("data"))) != target.name {
             return Err(format!(
                 "the node calls {target} last known good, and that was not made by `kubectl kubelet-config push`: if it is right, \
                  say it by --to"

@@ -37,21 +37,16 @@ impl Options {
             return watch(context, selection, self.output).await.map(|()| ExitCode::SUCCESS);
         }
         let (rows, failed) = nodes::read_each(&context.api(), &selection).await?;
-        match self.output {
-            Format::Json | Format::Yaml => {
-                let now = now();
-                let rows: Vec<Value> = rows.iter().map(|row| View::new(row, now).document()).collect();
-                output::document(self.output, &json!(rows))?;
+        let (format, now) = (self.output, now());
+        if !rows.is_empty() || format.is_for_programs() {
+            let documents = || rows.iter().map(|row| View::new(row, now).document()).collect();
+            let mut table = table(format);
+            for row in &rows {
+                table.row(cells(row, format));
             }
-            _ if rows.is_empty() && failed.is_empty() => eprintln!("No nodes found"),
-            _ if rows.is_empty() => {}
-            format => {
-                let mut table = table(format);
-                for row in &rows {
-                    table.row(cells(row, format));
-                }
-                output::write_stdout(&table.render(Out::for_format(format)))?;
-            }
+            output::show(format, documents, |out| table.render(out))?;
+        } else if failed.is_empty() {
+            eprintln!("No nodes found");
         }
         for failure in &failed {
             eprintln!("error: {}", output::plain_lines(&failure.message));
@@ -162,16 +157,10 @@ fn row_of(row: &NodeRow, format: Format, state: &(Tone, String), message: String
     if format == Format::Wide {
         let said = row.condition.is_some() || row.assigned.is_some() || row.active.is_some();
         let of = |source: Option<&Source>| if said { name(source) } else { String::new() };
-        cells.extend(
-            [
-                row.kubelet.clone(),
-                row.carrier.map(Carrier::label).unwrap_or_default().to_owned(),
-                desired.map(ToString::to_string).unwrap_or_default(),
-                of(row.active.as_ref()),
-                of(row.last_known_good.as_ref()),
-            ]
-            .map(plain),
-        );
+        let carrier = row.carrier.map(Carrier::label).unwrap_or_default().to_owned();
+        let assigned = desired.map(ToString::to_string).unwrap_or_default();
+        let [active, good] = [&row.active, &row.last_known_good].map(|source| of(source.as_ref()));
+        cells.extend([row.kubelet.clone(), carrier, assigned, active, good].map(plain));
     } else {
         cells.push(plain(desired.map(|desired| desired.name.clone()).unwrap_or_default()));
     }

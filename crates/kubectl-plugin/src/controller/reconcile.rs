@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
+use kube::core::request::Request as Path;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource as _, ResourceExt as _};
@@ -21,7 +22,8 @@ use super::events;
 use super::leader_elector::LeadershipGuard;
 use super::nodes::NodeStore;
 use crate::Failure;
-use crate::api::client::{ApiError, Client};
+use crate::api::client::Client;
+use crate::api::pools::{POOLS, StoredPool};
 use crate::api::watch::older;
 use crate::clock::Clock;
 use crate::fleet::pool::decide::{Cluster, Decision, Pool, decide};
@@ -322,14 +324,10 @@ impl Reconciler {
             "apiVersion": KubeletConfigPool::api_version(&()), "kind": KubeletConfigPool::kind(&()),
             "metadata": {"name": name, "resourceVersion": pool.resource_version()}, "status": status,
         });
-        let pools: Api<KubeletConfigPool> = Api::all(self.client.kube.clone());
         let params = PatchParams::apply(MANAGER).force();
-        let patch = Patch::Apply(&object);
-        let answer = pools.patch_status(&name, &params, &patch);
-        let written = tokio::time::timeout(self.client.answer, answer).await;
-        let written = written.map_err(|_| ApiError::no_answer(&what))?;
-        let written = written.map_err(|error| ApiError::from_kube(&what, error))?;
-        self.memory_of(pool).written = Some((written, Instant::now()));
+        let request = Path::new(POOLS).patch_subresource("status", &name, &params, &Patch::Apply(&object));
+        let written = StoredPool::new(self.client.request(&what, request).await?)?;
+        self.memory_of(pool).written = Some((written.pool, Instant::now()));
         events::tell(&self.client, MANAGER, pool, status).await;
         Ok(())
     }

@@ -6,7 +6,6 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::node::{Carrier, NodeRow};
@@ -18,19 +17,17 @@ use kubelet_config::source::{ConfigMapRef, Source};
 pub(crate) const UNPROVEN_UNTIL: &str = "kubelet-config.node-restriction.kubernetes.io/unproven-until";
 
 /// A label's value holds so many characters (apimachinery/pkg/util/validation, v1.20.2 and v1.36.2).
-const LABEL_MAX: usize = 63;
+pub(crate) const LABEL_MAX: usize = 63;
 
 /// The labels an assignment is made of, without their prefix.
 const LABEL_NAMES: [&str; 3] = ["name", "namespace", "key"];
 
 /// What a Node is assigned, as it is written: with what does not count, as another carrier wins.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WrittenAssignment {
     /// `spec.configSource.configMap`; one without a name if there is none in a source.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) native: Option<ConfigMapRef>,
     /// The labels of an assignment, without their prefix.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) labels: BTreeMap<String, String>,
 }
 

@@ -110,27 +110,21 @@ impl Answers {
 
     /// One line: `4962 valid; 31 invalid (kubelet v1.27.3): …; 7 would lose pods: n1, n2, n3 and 4 more`.
     pub(crate) fn summary(&self) -> String {
+        use Outcome::{Answered, Gone, NoSupervisor, Silent};
         let part = |((outcome, version, message), group): (&Said, Group)| {
             let count = format!("{} {}", group.nodes.len(), outcome.phrase());
             match outcome {
-                Outcome::Answered(PreflightResult::Valid) => count,
-                Outcome::Answered(PreflightResult::PodsLost)
-                | Outcome::Silent
-                | Outcome::NoSupervisor
-                | Outcome::Gone => {
+                Answered(PreflightResult::PodsLost) | Silent | NoSupervisor | Gone => {
                     format!("{count}: {}", names(&group.nodes))
                 }
                 _ if version.is_empty() => format!("{count}: {message}"),
                 _ => format!("{count} (kubelet {version}): {message}"),
             }
         };
-        let mut valid = Group::default();
-        let of_valid = |said: &Said| said.0 == Outcome::Answered(PreflightResult::Valid);
+        let of_valid = |said: &Said| said.0 == Answered(PreflightResult::Valid);
         // Of valid ones nobody asks for the version.
-        for (_, group) in self.groups().filter(|(said, _)| of_valid(said)) {
-            valid.nodes.extend(group.nodes);
-        }
-        let first = (!valid.nodes.is_empty()).then(|| format!("{} valid", valid.nodes.len()));
+        let valid: usize = self.groups().filter(|(said, _)| of_valid(said)).map(|(_, group)| group.nodes.len()).sum();
+        let first = (valid > 0).then(|| format!("{valid} valid"));
         let rest = self.groups().filter(|(said, _)| !of_valid(said)).map(part);
         first.into_iter().chain(rest).collect::<Vec<_>>().join("; ")
     }

@@ -52,10 +52,8 @@ impl<'a> View<'a> {
         Self { row, now }
     }
 
-    /// Seconds since an RFC 3339 time.
     fn since(&self, time: &str) -> Option<u64> {
-        let time: jiff::Timestamp = time.parse().ok()?;
-        Some(u64::try_from(self.now.saturating_sub(time.as_second())).unwrap_or_default())
+        seconds_since(time, self.now)
     }
 
     pub(crate) fn manager_status(&self) -> ManagerStatus {
@@ -172,6 +170,12 @@ impl<'a> View<'a> {
             "said": condition.map(|condition| &condition.reported_at),
         })
     }
+}
+
+/// Seconds since an RFC 3339 time.
+pub(crate) fn seconds_since(time: &str, now: i64) -> Option<u64> {
+    let time: jiff::Timestamp = time.parse().ok()?;
+    Some(u64::try_from(now.saturating_sub(time.as_second())).unwrap_or_default())
 }
 
 /// A time as kubectl shows ages: two units at the most, none that nobody needs (`HumanDuration`,

@@ -4,27 +4,19 @@
 use super::node::NodeRow;
 use kubelet_config::source::{ConfigMapRef, Source};
 
-/// Where a node goes back to, and what has to hold of that.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WayBack {
-    /// What is last known good there.
-    pub(crate) version: Source,
-    /// What its name begins with; the rest has to tell its content.
-    pub(crate) base: String,
-}
-
-/// Where the node goes back to.
+/// Where the node goes back to: what is last known good there, and what the name of that begins with; the rest has to tell its
+/// content.
 ///
 /// # Errors
 /// Why nobody can tell, and what to do.
-pub(crate) fn way_back(row: &NodeRow) -> Result<WayBack, String> {
+pub(crate) fn way_back(row: &NodeRow) -> Result<(&Source, &str), String> {
     let Some(desired) = &row.desired else { return Err("nothing is assigned".to_owned()) };
     let good = row.last_known_good.as_ref();
     if good.is_some_and(|good| good.reference == *desired && row.assigned.as_ref() == Some(good)) {
         return Err("what is assigned is last known good already; --to names another ConfigMap".to_owned());
     }
     if let Some((good, base)) = good.and_then(|good| Some((good, same_push(&good.reference, desired)?))) {
-        return Ok(WayBack { version: good.clone(), base: base.to_owned() });
+        return Ok((good, base));
     }
     let Some(good) = good else {
         return Err("it calls no ConfigMap last known good: `kubectl kubelet-config reset` goes back to its own configuration, --to \

@@ -30,7 +30,11 @@ impl BeginArgs {
         let spec = old.map_or(&Value::Null, StoredPool::spec);
         let spec = edit::roll_out(spec, &self.selector.selector, &target, strategy);
         let written = pools::with_spec(&name, old, &spec);
-        checked(&name, &written, &api.namespace)?;
+        let failure = |why: String| Failure::new(format!("pool {name}: {why}"));
+        let wanted: KubeletConfigPool =
+            serde_json::from_value(written.clone()).map_err(|error| failure(error.to_string()))?;
+        // The controller would take it.
+        edit::revision_of(&name, &wanted.spec, &api.namespace).map_err(failure)?;
         self.nodes_are_its_own(&api, &name, &all).await?;
         if self.dry_run != DryRun::None {
             let object = match self.dry_run {
@@ -100,11 +104,4 @@ impl BeginArgs {
             ))),
         }
     }
-}
-
-/// The controller would take it.
-fn checked(name: &str, object: &Value, namespace: &str) -> Result<(), Failure> {
-    let failure = |why: String| Failure::new(format!("pool {name}: {why}"));
-    let pool: KubeletConfigPool = serde_json::from_value(object.clone()).map_err(|error| failure(error.to_string()))?;
-    edit::revision_of(name, &pool.spec, namespace).map(drop).map_err(failure)
 }

@@ -170,29 +170,23 @@ fn ended(StoredPool { name, pool, .. }: &StoredPool, unchanged: Duration) -> Opt
         Failure::new(format!("pool {name} goes no further ({reason}): {message}\n{}", advice(name, reason)))
     };
     let timeout = Duration::from_secs(pool.spec.rollout.node_timeout_seconds.into());
-    match standing(pool) {
-        Standing::OnItsWay => None,
-        Standing::GoingBack if unchanged < timeout => None,
+    Some(match standing(pool) {
+        Standing::OnItsWay => return None,
+        Standing::GoingBack if unchanged < timeout => return None,
         Standing::GoingBack => {
-            let message = format!(
-                "{update} is bad, and of the nodes that have it {} do not go back: they are not Ready, or held",
-                status.updated + status.updating
-            );
-            Some(Err(stalled(
-                &condition(&status, "Ready").map_or_else(String::new, |ready| ready.reason.clone()),
-                &message,
-            )))
+            let left = status.updated + status.updating;
+            let reason = condition(&status, "Ready").map_or("", |ready| ready.reason.as_str());
+            let not_back = "do not go back: they are not Ready, or held";
+            Err(stalled(reason, &format!("{update} is bad, and of the nodes that have it {left} {not_back}")))
         }
         Standing::Complete => {
-            Some(Ok(format!("pool/{name} complete: {} of {} nodes have {update}", status.updated, status.nodes)))
+            Ok(format!("pool/{name} complete: {} of {} nodes have {update}", status.updated, status.nodes))
         }
-        Standing::Stalled(reason, message) => Some(Err(stalled(&reason, &message))),
-        Standing::Paused => {
-            Some(Ok(format!("pool/{name} paused; `kubectl kubelet-config rollout resume {name}` goes on")))
-        }
-        Standing::AwaitingApproval(revision) => Some(Ok(format!(
+        Standing::Stalled(reason, message) => Err(stalled(&reason, &message)),
+        Standing::Paused => Ok(format!("pool/{name} paused; `kubectl kubelet-config rollout resume {name}` goes on")),
+        Standing::AwaitingApproval(revision) => Ok(format!(
             "pool/{name} waits: the canaries have {revision}; once you have looked at them, `kubectl kubelet-config rollout resume {name}` \
              goes on"
-        ))),
-    }
+        )),
+    })
 }

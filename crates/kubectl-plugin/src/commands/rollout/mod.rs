@@ -13,6 +13,9 @@ use crate::context::NAMESPACE;
 use crate::{Context, Failure};
 use args::{BeginArgs, StatusArgs, StrategyArgs, Verb};
 
+const OF_WHAT: &str =
+    "rollout of what? Name a ConfigMap and -l SELECTOR, or a verb: kubectl kubelet-config rollout --help";
+
 /// Options of `rollout`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -42,11 +45,7 @@ impl Options {
         match (self.verb, self.begin) {
             (Some(verb), _) => verb.run(context).await,
             (None, Some(begin)) => begin.run(context, &self.strategy.fields()).await,
-            (None, None) => Err(Failure {
-                code: 2,
-                message: "rollout of what? Name a ConfigMap and -l SELECTOR, or a verb: kubectl kubelet-config rollout --help"
-                    .to_owned(),
-            }),
+            (None, None) => Err(Failure { code: 2, message: OF_WHAT.to_owned() }),
         }
     }
 }

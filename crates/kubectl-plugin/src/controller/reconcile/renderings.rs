@@ -12,7 +12,7 @@ use super::{MANAGER, REVISION_KNOWN, Reconciler, UpdateRevision};
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::fleet::pool::renderings::StoredRevision;
-use crate::fleet::pool::revision::{RenderedRevision, RevisionFault, check_rendered, parse_revision_name};
+use crate::fleet::pool::revision::{RenderedRevision, RevisionFault, check_made, parse_revision_name};
 use crate::fleet::pool::template_revision::TemplateRevision;
 use crate::fleet::pool::types::KubeletConfigPool;
 use crate::output;
@@ -55,7 +55,7 @@ impl Reconciler {
             return Ok(Ok(()));
         }
         let stored = self.ensure_config_map(&rendering.reference, Some(&rendering.object)).await?;
-        let checked = stored.and_then(|stored| check_rendered(&stored.unwrap_or_default(), rendering));
+        let checked = stored.and_then(|stored| check_made(&stored.unwrap_or_default(), name, &rendering.object));
         if checked.is_ok() {
             let rendered = &mut self.memory.lock().rendered;
             rendered.retain(|_, at| is_known(at));

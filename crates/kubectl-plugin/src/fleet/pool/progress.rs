@@ -36,10 +36,12 @@ pub(crate) fn standing(pool: &KubeletConfigPool) -> Standing {
     let update = status.update_revision.clone().unwrap_or_default();
     let is_stalled = condition(status, "Stalled").is_some_and(|stalled| stalled.status == "True");
     let is_bad = status.bad_revisions.iter().any(|bad| bad.revision == update);
+    let goes_back = pool.spec.rollout.on_failure == OnFailure::Revert && status.current_revision.is_some();
     match ready.reason.as_str() {
         _ if ready.status == "True" => Standing::Complete,
         BAD_REVISION if !is_bad => Standing::OnItsWay,
-        BAD_REVISION if is_going_back(pool, status) => Standing::GoingBack,
+        // Nodes have the bad revision still, or are on their way from it.
+        BAD_REVISION if goes_back && status.updated + status.updating > 0 => Standing::GoingBack,
         _ if is_stalled => Standing::Stalled(ready.reason.clone(), ready.message.clone()),
         "Paused" => Standing::Paused,
         "AwaitingApproval" if approved(pool) != Some(&update) => Standing::AwaitingApproval(update),
@@ -52,12 +54,6 @@ pub(crate) const BAD_REVISION: &str = "FailuresExceeded";
 
 fn approved(pool: &KubeletConfigPool) -> Option<&String> {
     pool.metadata.annotations.as_ref()?.get(APPROVED_REVISION)
-}
-
-/// Nodes have the bad revision still, or are on their way from it.
-fn is_going_back(pool: &KubeletConfigPool, status: &KubeletConfigPoolStatus) -> bool {
-    let goes_back = pool.spec.rollout.on_failure == OnFailure::Revert && status.current_revision.is_some();
-    goes_back && status.updated + status.updating > 0
 }
 
 /// What helps a pool that is stalled.

@@ -64,10 +64,11 @@ impl StoredRevision {
         let target = RevisionTarget { reference, renderings: Some(Arc::new(renderings)) };
         let count = target.renderings().len();
         if count > MAX_RENDERINGS && fault.is_ok() {
-            fault = Err(RevisionFault::too_many(format!(
+            let message = format!(
                 "spec.kubeletConfiguration: the pool's Nodes have {count} different results, at most {MAX_RENDERINGS} are allowed: \
                  round what is computed, or make several pools"
-            )));
+            );
+            fault = Err(RevisionFault { reason: "TooManyRevisions", message });
         }
         (target, fault)
     }

@@ -45,10 +45,6 @@ impl RevisionFault {
     pub(crate) fn expression(message: String) -> Self {
         Self { reason: "ExpressionFailed", message }
     }
-
-    pub(crate) fn too_many(message: String) -> Self {
-        Self { reason: "TooManyRevisions", message }
-    }
 }
 
 impl Revision {
@@ -179,14 +175,6 @@ pub(crate) fn check_stored(stored: &Value, revision: &Revision) -> Result<(), St
     }
 }
 
-/// What is there under the name that a Node gets is what it is to get.
-///
-/// # Errors
-/// Why it is not, for people.
-pub(crate) fn check_rendered(stored: &Value, rendered: &RenderedRevision) -> Result<(), String> {
-    check_made(stored, &rendered.reference.name, &rendered.object)
-}
-
 fn check_immutable(stored: &Value, name: &str) -> Result<(), String> {
     if stored.get("immutable").and_then(Value::as_bool) == Some(true) {
         return Ok(());
@@ -196,7 +184,11 @@ fn check_immutable(stored: &Value, name: &str) -> Result<(), String> {
     ))
 }
 
-fn check_made(stored: &Value, name: &str, object: &Value) -> Result<(), String> {
+/// What is there under the name of what the controller makes is that.
+///
+/// # Errors
+/// Why it is not, for people.
+pub(crate) fn check_made(stored: &Value, name: &str, object: &Value) -> Result<(), String> {
     check_immutable(stored, name)?;
     let annotations = |object: &Value| {
         let of = |name: &str| object.pointer("/metadata/annotations")?.get(name)?.as_str().map(str::to_owned);

@@ -13,6 +13,7 @@ use super::types::MergeMode;
 use crate::fleet::configmap_name;
 use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::hazard::ANNOTATION as ACKNOWLEDGE;
+use kubelet_config::pods::texts;
 use kubelet_config::source::ConfigMapRef;
 
 /// The key of a configuration that is still to be evaluated. No Node is assigned it: no kubelet could read it.
@@ -56,12 +57,9 @@ pub(super) struct Content {
 
 impl Content {
     fn of(object: &Value) -> Self {
-        let texts = |pointer: &str| {
-            let map = object.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
-            map.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-        };
-        let annotations = texts("/metadata/annotations").filter(|(name, _)| name == MERGE || name == ACKNOWLEDGE);
-        Self { data: texts("/data").collect(), annotations: annotations.collect() }
+        let mut annotations = texts(object.pointer("/metadata/annotations"));
+        annotations.retain(|name, _| name == MERGE || name == ACKNOWLEDGE);
+        Self { data: texts(object.pointer("/data")), annotations }
     }
 
     fn name(&self, base: &str) -> String {
