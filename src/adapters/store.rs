@@ -32,11 +32,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use self::checkpoint::CheckpointMetadata;
-pub use self::configs::{ConfigContent, GivenFiles, StoredConfig};
-use self::history::History;
+pub use self::configs::{GivenFiles, StoredConfig};
 use super::fsx::{self, Disk};
-use crate::machine::history::HistoryEntry;
+use crate::machine::model::RenderError;
 use crate::ports::StoreError;
+use kubelet_config::digest::hex;
+use sha2::{Digest as _, Sha256};
 
 /// Records and checksums are a few KiB; more is not ours.
 const RECORD_LIMIT: u64 = 1 << 20;
@@ -44,9 +45,25 @@ const RECORD_LIMIT: u64 = 1 << 20;
 /// Reads before something is given up: a passing error must not cost a node its memory.
 const READS: u32 = 3;
 
-/// True if the disk answered, and what was written is not there; false if it does not say.
-fn is_damage(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge | io::ErrorKind::NotADirectory)
+/// What a reading of these errors comes to: damage, if the disk answered, and what was written is not there.
+fn unread(path: &Path, error: &io::Error) -> RenderError {
+    let why = format!("{}: {error}", path.display());
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge | io::ErrorKind::NotADirectory => {
+            RenderError::Checkpoint(why)
+        }
+        _ => RenderError::Internal(why),
+    }
+}
+
+/// Reads until it succeeds, within bounds.
+fn again<T>(read: impl Fn() -> Result<T, RenderError>) -> Result<T, RenderError> {
+    (1..READS).fold(read(), |found, _| found.or_else(|_| read()))
+}
+
+/// SHA-256 in hexadecimal.
+fn checksum(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
 }
 
 /// A data key that would lead out of its directory.
@@ -66,6 +83,27 @@ pub struct FsStore<D> {
     /// Configurations that a failed write may have left in memory alone.
     suspect: BTreeSet<PathBuf>,
     history: History,
+}
+
+/// What is known of the history's files between two appends.
+#[derive(Debug, Default)]
+struct History {
+    /// Unknown before the first append and after a failed one: then the file says.
+    tail: Option<Tail>,
+    /// The API server has the events up to this number, if that was read.
+    reported: Option<u64>,
+}
+
+/// The end of `history.jsonl`.
+#[derive(Debug)]
+struct Tail {
+    /// The last number given.
+    last: u64,
+    size: u64,
+    /// It ends with a whole line.
+    whole: bool,
+    /// Its name is durable.
+    named: bool,
 }
 
 impl<D: Disk> FsStore<D> {
@@ -165,33 +203,5 @@ impl<D: Disk> FsStore<D> {
         let native = ["", "store", "store/meta", "store/checkpoints"].map(|dir| (self.root.join(dir), 0o755));
         let own = ["supervisor", "supervisor/seals", "supervisor/configs"].map(|dir| (self.root.join(dir), 0o700));
         self.make_dirs(&[&native[..], &own].concat())
-    }
-
-    /// Appends to the history; gives the entry's number.
-    ///
-    /// # Errors
-    /// Why it is not there.
-    pub fn append(&mut self, entry: &HistoryEntry) -> Result<u64, StoreError> {
-        let dir = self.root.join("supervisor");
-        if !self.history.is_ready() {
-            let made = self.make_dirs(&[(self.root.clone(), 0o755), (dir.clone(), 0o700)]);
-            self.checked(made)?;
-        }
-        self.history.append(&self.disk, &dir, entry)
-    }
-
-    /// The history as far as it can be read, oldest first, and why the rest cannot be.
-    pub fn history(&self) -> (Vec<HistoryEntry>, Option<StoreError>) {
-        history::entries(&self.disk, &self.root.join("supervisor"))
-    }
-
-    /// Notes that the API server has all events up to this number.
-    pub fn reported(&mut self, number: u64) {
-        self.history.reported(&self.disk, &self.root.join("supervisor"), number);
-    }
-
-    /// What the API server may lack of the history, oldest first.
-    pub fn unreported(&mut self) -> Vec<HistoryEntry> {
-        self.history.unreported(&self.disk, &self.root.join("supervisor"))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::admission::Policy;
 use super::render::configuration;
 use crate::adapters::fsx::Disk;
-use crate::adapters::store::{ConfigContent, FsStore, GivenFiles, StoredConfig};
+use crate::adapters::store::{FsStore, GivenFiles, StoredConfig};
 use crate::machine::Input;
 use crate::machine::history::HistoryEntry;
 use crate::machine::model::{Damage, LoadTarget, RenderError, Rendered, Verification};
@@ -136,13 +136,12 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                     opened => found.is_partial |= opened.is_err(),
                 }
             }
-            match self.store.checkpoint_damage(source) {
-                Ok(None) => {}
-                Ok(Some(what)) => {
+            match self.store.verify(source) {
+                Err(RenderError::Checkpoint(what)) => {
                     let mended = Err("its source alone has these bytes".to_owned());
                     found.damage.push(Damage { what, source: Some(source.clone()), content: None, mended });
                 }
-                Err(_) => found.is_partial = true,
+                checked => found.is_partial |= checked.is_err(),
             }
         }
         found
@@ -225,9 +224,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let internal = |error: &dyn std::error::Error| RenderError::Internal(error.to_string());
         // JSON is YAML to the kubelet, and cannot be misquoted.
         let text = serde_json::to_string_pretty(&out.value).map_err(|error| internal(&error))?;
-        let Configuration { overrides, drop_ins, files, shadowed, .. } = &out;
-        let content = ConfigContent { text: &text, overrides, drop_ins, files, shadowed };
-        let given = self.store.write_config(&out.digest, &content).map_err(|error| internal(&error))?;
+        let given = self.store.write_config(&out, &text).map_err(|error| internal(&error))?;
         let rendered = self.rendered(out, given, annotations, admission);
         Ok(Rendered { is_local_files: source.is_local_files(), ..rendered })
     }

@@ -6,10 +6,11 @@ mod golden;
 use std::collections::BTreeMap;
 use std::fs;
 
-use kubelet_config::flags::{ConfigDir, FlagOverrides};
+use kubelet_config::flags::ConfigDir;
+use kubelet_config::rendering::Configuration;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_supervisor::adapters::fsx::RealDisk;
-use kubelet_supervisor::adapters::store::{CheckpointMetadata, ConfigContent, FsStore, meta};
+use kubelet_supervisor::adapters::store::{CheckpointMetadata, FsStore, meta};
 use kubelet_supervisor::machine::evidence::{Failure, Signal};
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::StateFiles;
@@ -86,13 +87,13 @@ fn the_store() {
     // Equal content is not written again, and what is written has the same names.
     let (bytes, metadata) =
         (|at: &std::path::Path, name: &str| fs::read_to_string(at.join(&config).join(name)).unwrap(), "config.json");
-    let files = [("ca.crt".to_owned(), "a certificate\n".to_owned())].into();
-    let shadowed = ["maxPods (--max-pods)".to_owned()];
+    let files = BTreeMap::from([("ca.crt".to_owned(), "a certificate\n".to_owned())]);
+    let shadowed = vec!["maxPods (--max-pods)".to_owned()];
     let (json, golden) = (bytes(&root, "kubelet.json"), bytes(&root, metadata));
     for target in [&root, &dir.path().join("fresh")] {
-        let overrides = &FlagOverrides::default();
-        let content = ConfigContent { text: &json, overrides, drop_ins: &[], files: &files, shadowed: &shadowed };
-        let given = FsStore::new(RealDisk, target).write_config(&digest, &content).unwrap();
+        let (digest, files, shadowed) = (digest.clone(), files.clone(), shadowed.clone());
+        let content = Configuration { digest, files, shadowed, ..Configuration::default() };
+        let given = FsStore::new(RealDisk, target).write_config(&content, &json).unwrap();
         assert_eq!(given.config_dir, ConfigDir::Removed);
         assert_eq!((bytes(target, "kubelet.json"), value(&bytes(target, metadata))), (json.clone(), value(&golden)));
     }

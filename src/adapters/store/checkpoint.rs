@@ -1,18 +1,15 @@
 //! Checkpoints: the payload of one version of a ConfigMap, in native's layout, with checksums beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use kubelet_config::digest::hex;
 use kubelet_config::reported;
 use kubelet_config::source::{self, ConfigAnnotations, Payload, Source};
 use kubelet_config::yaml;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use super::records::Content;
-use super::{FsStore, READS, is_damage, unsafe_key};
+use super::{FsStore, again, checksum, unread, unsafe_key};
 use crate::adapters::fsx::Disk;
 use crate::machine::model::RenderError;
 use crate::ports::{Checkpoint, StoreError};
@@ -30,21 +27,6 @@ pub struct CheckpointMetadata {
     pub annotations: ConfigAnnotations,
 }
 
-/// Why a checkpoint cannot be read.
-enum Fault {
-    /// It is not there, or is another.
-    Damaged(String),
-    /// The disk does not say.
-    Disk(String),
-}
-
-impl Fault {
-    fn read(path: &Path, error: &io::Error) -> Self {
-        let why = format!("{}: {error}", path.display());
-        if is_damage(error) { Self::Damaged(why) } else { Self::Disk(why) }
-    }
-}
-
 impl<D: Disk> FsStore<D> {
     fn checkpoint_dir(&self, source: &Source) -> Result<PathBuf, StoreError> {
         let (uid, version) = (&source.uid, &source.resource_version);
@@ -59,50 +41,45 @@ impl<D: Disk> FsStore<D> {
         self.own("seals").join(&source.uid).join(format!("{}.json", source.resource_version))
     }
 
-    fn seal(&self, source: &Source) -> Result<Option<String>, Fault> {
-        let path = self.checksum_path(source);
-        match self.content(&path) {
-            Content::Text(text) => Ok(Some(text)),
-            Content::Absent => Ok(None),
-            Content::Garbage(why) => Err(Fault::Damaged(format!("{}: {why}", path.display()))),
-            Content::Unreadable(why) => Err(Fault::Disk(format!("{}: {why}", path.display()))),
-        }
-    }
-
     /// Reads and verifies a checkpoint. One without a seal was written by native: it is taken as
     /// it is, and sealed when it is saved again.
-    fn verified(&self, source: &Source) -> Result<Checkpoint, Fault> {
-        let dir = self.checkpoint_dir(source).map_err(|error| Fault::Damaged(error.to_string()))?;
-        let seal = match self.seal(source)? {
-            Some(text) => Some(
-                serde_json::from_str::<CheckpointMetadata>(&text)
-                    .map_err(|error| Fault::Damaged(format!("its checksums are unreadable: {error}")))?,
+    ///
+    /// # Errors
+    /// [`RenderError::Checkpoint`] if it is not there or is another, [`RenderError::Internal`] if the disk does not say.
+    pub fn verify(&self, source: &Source) -> Result<Checkpoint, RenderError> {
+        let damaged = |why: String| RenderError::Checkpoint(why);
+        let dir = self.checkpoint_dir(source).map_err(|error| damaged(error.to_string()))?;
+        let seal_path = self.checksum_path(source);
+        let seal: Option<CheckpointMetadata> = match self.content(&seal_path) {
+            Content::Text(text) => Some(
+                serde_json::from_str(&text)
+                    .map_err(|error| damaged(format!("its checksums are unreadable: {error}")))?,
             ),
-            None => None,
+            Content::Absent => None,
+            Content::Garbage(why) => return Err(damaged(format!("{}: {why}", seal_path.display()))),
+            Content::Unreadable(why) => return Err(RenderError::Internal(format!("{}: {why}", seal_path.display()))),
         };
-        let mut names = self.disk.list(&dir).map_err(|error| Fault::read(&dir, &error))?;
+        let mut names = self.disk.list(&dir).map_err(|error| unread(&dir, &error))?;
         names.retain(|name| source::is_safe_key(name));
         let mut files = BTreeMap::new();
         for name in names {
             let path = dir.join(&name);
-            let bytes = self.disk.read(&path, yaml::MAX_BYTES as u64).map_err(|error| Fault::read(&path, &error))?;
+            let bytes = self.disk.read(&path, yaml::MAX_BYTES as u64).map_err(|error| unread(&path, &error))?;
             if let Some(seal) = &seal
-                && seal.sha256.get(&name).is_some_and(|sum| *sum != hex(&Sha256::digest(&bytes)))
+                && seal.sha256.get(&name).is_some_and(|sum| *sum != checksum(&bytes))
             {
-                return Err(Fault::Damaged(format!("{}: the checksum is wrong", path.display())));
+                return Err(damaged(format!("{}: the checksum is wrong", path.display())));
             }
             files.insert(name, String::from_utf8_lossy(&bytes).into_owned());
         }
         match &seal {
             Some(seal) => {
                 if let Some(missing) = seal.sha256.keys().find(|key| !files.contains_key(*key)) {
-                    return Err(Fault::Damaged(format!("{}: {missing} is missing", dir.display())));
+                    return Err(damaged(format!("{}: {missing} is missing", dir.display())));
                 }
                 files.retain(|name, _| seal.sha256.contains_key(name));
             }
-            None if files.is_empty() => {
-                return Err(Fault::Damaged(format!("{}: no checkpoint there", dir.display())));
-            }
+            None if files.is_empty() => return Err(damaged(format!("{}: no checkpoint there", dir.display()))),
             None => {}
         }
         let CheckpointMetadata { binary_keys, annotations, .. } = seal.unwrap_or_default();
@@ -123,18 +100,14 @@ impl<D: Disk> FsStore<D> {
             return Err(unsafe_key(&reported::text(key)));
         }
         let seal = CheckpointMetadata {
-            sha256: payload
-                .data
-                .iter()
-                .map(|(key, text)| (key.clone(), hex(&Sha256::digest(text.as_bytes()))))
-                .collect(),
+            sha256: payload.data.iter().map(|(key, text)| (key.clone(), checksum(text.as_bytes()))).collect(),
             binary_keys: payload.binary_keys.clone(),
             annotations: payload.annotations.clone(),
         };
         let checksum_path = self.checksum_path(source);
         let seal_text = serde_json::to_string(&seal).map_err(|error| StoreError::new(error.to_string()))?;
         let sealed = self.read_text(&checksum_path).is_ok_and(|text| text.as_ref() == Some(&seal_text));
-        let intact = self.verified(source).is_ok_and(|found| found.files == payload.data);
+        let intact = self.verify(source).is_ok_and(|found| found.files == payload.data);
         if sealed && intact {
             return Ok(());
         }
@@ -164,26 +137,7 @@ impl<D: Disk> FsStore<D> {
     /// # Errors
     /// [`RenderError::Checkpoint`].
     pub fn open(&self, source: &Source) -> Result<Checkpoint, RenderError> {
-        // A passing error must not cost a node its configuration.
-        let mut checkpoint = self.verified(source);
-        for _ in 1..READS {
-            checkpoint = checkpoint.or_else(|_| self.verified(source));
-        }
-        checkpoint.map_err(|fault| match fault {
-            Fault::Damaged(why) | Fault::Disk(why) => RenderError::Checkpoint(why),
-        })
-    }
-
-    /// What is wrong with a checkpoint.
-    ///
-    /// # Errors
-    /// Why the disk does not give it.
-    pub fn checkpoint_damage(&self, source: &Source) -> Result<Option<String>, String> {
-        match self.verified(source) {
-            Ok(_) => Ok(None),
-            Err(Fault::Damaged(what)) => Ok(Some(what)),
-            Err(Fault::Disk(error)) => Err(error),
-        }
+        again(|| self.verify(source)).map_err(|fault| RenderError::Checkpoint(fault.to_string()))
     }
 
     /// What the annotations of a checkpoint's ConfigMap ask for, as far as that can be read.

@@ -5,15 +5,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
-use super::{FsStore, READS, RECORD_LIMIT, is_damage, unsafe_key};
+use super::{FsStore, RECORD_LIMIT, again, checksum, unread, unsafe_key};
 use crate::adapters::fsx::Disk;
 use crate::machine::model::RenderError;
 use crate::ports::StoreError;
-use kubelet_config::digest::{Digest, hex};
+use kubelet_config::digest::Digest;
 use kubelet_config::flags::{ConfigDir, FlagOverrides};
-use kubelet_config::rendering::DropIn;
+use kubelet_config::rendering::{Configuration, DropIn};
 use kubelet_config::source;
 use kubelet_config::yaml;
 
@@ -64,21 +63,6 @@ pub struct StoredConfig {
     pub shadowed: Vec<String>,
 }
 
-/// What is to be stored of a configuration.
-#[derive(Clone, Copy, Debug)]
-pub struct ConfigContent<'a> {
-    /// What `--config` is given.
-    pub text: &'a str,
-    /// What becomes of the unit's own flags.
-    pub overrides: &'a FlagOverrides,
-    /// The drop-ins that the kubelet merges over it, in its order.
-    pub drop_ins: &'a [DropIn],
-    /// The files that it names, by their names.
-    pub files: &'a BTreeMap<String, String>,
-    /// Fields that a command-line flag overrides, with the flag. These are for people, and not part of the content.
-    pub shadowed: &'a [String],
-}
-
 impl<D: Disk> FsStore<D> {
     /// Where configurations lie by their digest.
     #[must_use]
@@ -99,11 +83,7 @@ impl<D: Disk> FsStore<D> {
     /// [`RenderError::Checkpoint`] if it is missing or damaged, [`RenderError::Internal`] if the disk does not give it.
     pub fn open_config(&self, digest: &Digest) -> Result<StoredConfig, RenderError> {
         let dir = self.config_dir(digest).map_err(|error| RenderError::Checkpoint(error.to_string()))?;
-        let mut found = self.verified_config(&dir);
-        for _ in 1..READS {
-            found = found.or_else(|_| self.verified_config(&dir));
-        }
-        found
+        again(|| self.verified_config(&dir))
     }
 
     /// The same for a start: what is there may be in memory alone, of a write that failed, or of the supervisor before us.
@@ -123,10 +103,7 @@ impl<D: Disk> FsStore<D> {
     fn verified_config(&self, dir: &Path) -> Result<StoredConfig, RenderError> {
         let read = |name: &str, limit| {
             let path = dir.join(name);
-            self.disk.read(&path, limit).map_err(|error| {
-                let why = format!("{}: {error}", path.display());
-                if is_damage(&error) { RenderError::Checkpoint(why) } else { RenderError::Internal(why) }
-            })
+            self.disk.read(&path, limit).map_err(|error| unread(&path, &error))
         };
         let damaged = |name: &str, why: &str| RenderError::Checkpoint(format!("{}: {why}", dir.join(name).display()));
         let metadata = serde_json::from_slice::<Metadata>(&read(METADATA, RECORD_LIMIT)?)
@@ -139,7 +116,7 @@ impl<D: Disk> FsStore<D> {
                 return Err(damaged(METADATA, "it names what is not ours"));
             }
             let bytes = read(name, LIMIT)?;
-            if *sum != hex(&Sha256::digest(&bytes)) {
+            if *sum != checksum(&bytes) {
                 return Err(damaged(name, "the checksum is wrong"));
             }
             let text = || String::from_utf8_lossy(&bytes);
@@ -156,18 +133,18 @@ impl<D: Disk> FsStore<D> {
         Ok(StoredConfig { given, value, overrides, drop_ins, shadowed: metadata.shadowed })
     }
 
-    /// Makes a configuration, its drop-ins and the files that it names durable; gives what the kubelet is to be given. What
-    /// is there already stays as it is.
+    /// Makes a configuration, its drop-ins and the files that it names durable, as this text; gives what the kubelet is to be
+    /// given. What is there already stays as it is.
     ///
     /// # Errors
     /// Why it is not there.
-    pub fn write_config(&mut self, digest: &Digest, content: &ConfigContent<'_>) -> Result<GivenFiles, StoreError> {
-        let written = self.write_or_keep(digest, content);
+    pub fn write_config(&mut self, content: &Configuration, text: &str) -> Result<GivenFiles, StoreError> {
+        let written = self.write_or_keep(content, text);
         self.checked(written)
     }
 
-    fn write_or_keep(&mut self, digest: &Digest, content: &ConfigContent<'_>) -> Result<GivenFiles, StoreError> {
-        let ConfigContent { text, overrides, drop_ins, files, shadowed } = *content;
+    fn write_or_keep(&mut self, content: &Configuration, text: &str) -> Result<GivenFiles, StoreError> {
+        let Configuration { digest, overrides, drop_ins, files, shadowed, .. } = content;
         let dir = self.config_dir(digest)?;
         if let Some(key) = files.keys().find(|key| !source::is_safe_key(key)) {
             return Err(unsafe_key(key));
@@ -181,9 +158,8 @@ impl<D: Disk> FsStore<D> {
             .map(|(drop_in, number)| (format!("{DROP_INS}/{}", drop_in.stored_name(number)), drop_in.text.as_str()));
         let files: BTreeMap<String, &str> =
             files.chain(copies).chain([(KUBELET.to_owned(), text)]).chain(flags_file).collect();
-        let sum = |content: &&str| hex(&Sha256::digest(content.as_bytes()));
-        let sha256 = files.iter().map(|(name, content)| (name.clone(), sum(content))).collect();
-        let mut metadata = Metadata { sha256, shadowed: shadowed.to_owned() };
+        let sha256 = files.iter().map(|(name, content)| (name.clone(), checksum(content.as_bytes()))).collect();
+        let mut metadata = Metadata { sha256, shadowed: shadowed.clone() };
         let encode =
             |metadata: &Metadata| serde_json::to_string(metadata).map_err(|error| StoreError::new(error.to_string()));
 
@@ -204,7 +180,7 @@ impl<D: Disk> FsStore<D> {
             return Ok(given_files(&dir, drop_ins));
         };
         self.keep(&dir)?;
-        if found.shadowed != shadowed
+        if found.shadowed != *shadowed
             && let Ok(Some(there)) = self.read_text(&dir.join(METADATA))
             && let Ok(there) = serde_json::from_str::<Metadata>(&there)
         {

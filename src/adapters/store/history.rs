@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::{FsStore, Tail};
 use crate::adapters::fsx::{self, Disk};
 use crate::machine::history::HistoryEntry;
 use crate::ports::StoreError;
@@ -19,47 +20,6 @@ const LOG_TAIL_LIMIT: usize = 16 << 10;
 /// So many events are sent again at a boot, the newest: older ones are no news.
 const RESEND: usize = 32;
 
-/// What is known of the files between two appends.
-#[derive(Debug, Default)]
-pub(super) struct History {
-    /// Unknown before the first append and after a failed one: then the file says.
-    tail: Option<Tail>,
-    /// The API server has the events up to this number, if that was read.
-    reported: Option<u64>,
-}
-
-/// The end of `history.jsonl`.
-#[derive(Debug)]
-struct Tail {
-    /// The last number given.
-    last: u64,
-    size: u64,
-    /// It ends with a whole line.
-    whole: bool,
-    /// Its name is durable.
-    named: bool,
-}
-
-fn current(dir: &Path) -> PathBuf {
-    dir.join("history.jsonl")
-}
-
-fn older(dir: &Path) -> PathBuf {
-    dir.join("history.1.jsonl")
-}
-
-/// All entries that can be read, oldest first, and why others cannot be; lines that are none are left out.
-pub(super) fn entries<D: Disk>(disk: &D, dir: &Path) -> (Vec<HistoryEntry>, Option<StoreError>) {
-    let (mut found, mut damage) = (Vec::new(), None);
-    for path in [older(dir), current(dir)] {
-        match read(disk, &path) {
-            Ok(bytes) => found.extend(parse(&bytes)),
-            Err(error) => drop(damage.get_or_insert(StoreError::disk(&path, error))),
-        }
-    }
-    (found, damage)
-}
-
 /// The lines that are entries; a number is never 0.
 fn parse(bytes: &[u8]) -> impl Iterator<Item = HistoryEntry> {
     let lines = bytes.split(|byte| *byte == b'\n');
@@ -70,35 +30,56 @@ fn last(bytes: &[u8]) -> u64 {
     parse(bytes).map(|entry| entry.number).max().unwrap_or_default()
 }
 
-/// A file's content; one that is not there is empty.
-fn read<D: Disk>(disk: &D, path: &Path) -> io::Result<Vec<u8>> {
-    match disk.read(path, READ_LIMIT) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        result => result,
-    }
-}
-
-impl History {
-    /// True once there was an append, which needs the directory.
-    pub(super) fn is_ready(&self) -> bool {
-        self.tail.is_some()
+impl<D: Disk> FsStore<D> {
+    fn current(&self) -> PathBuf {
+        self.own("history.jsonl")
     }
 
-    /// Appends durably; gives the number.
-    pub(super) fn append<D: Disk>(&mut self, disk: &D, dir: &Path, entry: &HistoryEntry) -> Result<u64, StoreError> {
-        let path = current(dir);
-        let tail = match self.tail.take() {
+    fn older(&self) -> PathBuf {
+        self.own("history.1.jsonl")
+    }
+
+    /// The history as far as it can be read, oldest first, and why the rest cannot be; lines that are no entries are left out.
+    pub fn history(&self) -> (Vec<HistoryEntry>, Option<StoreError>) {
+        let (mut found, mut damage) = (Vec::new(), None);
+        for path in [self.older(), self.current()] {
+            match self.lines(&path) {
+                Ok(bytes) => found.extend(parse(&bytes)),
+                Err(error) => drop(damage.get_or_insert(StoreError::disk(&path, error))),
+            }
+        }
+        (found, damage)
+    }
+
+    /// A file's content; one that is not there is empty.
+    fn lines(&self, path: &Path) -> io::Result<Vec<u8>> {
+        match self.disk.read(path, READ_LIMIT) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            result => result,
+        }
+    }
+
+    /// Appends to the history, durably; gives the entry's number.
+    ///
+    /// # Errors
+    /// Why it is not there.
+    pub fn append(&mut self, entry: &HistoryEntry) -> Result<u64, StoreError> {
+        if self.history.tail.is_none() {
+            let made = self.make_dirs(&[(self.root.clone(), 0o755), (self.root.join("supervisor"), 0o700)]);
+            self.checked(made)?;
+        }
+        let tail = match self.history.tail.take() {
             Some(tail) => Ok(tail),
-            None => self.read_tail(disk, dir),
+            None => self.read_tail(),
         };
-        let tail = tail.and_then(|tail| append_entry(disk, dir, tail, entry));
+        let tail = tail.and_then(|tail| self.append_entry(tail, entry));
         // What a failed append left is read before the next one.
-        let tail = tail.map_err(|error| StoreError::disk(&path, error))?;
-        Ok(self.tail.insert(tail).last)
+        let tail = tail.map_err(|error| StoreError::disk(&self.current(), error))?;
+        Ok(self.history.tail.insert(tail).last)
     }
 
-    fn read_tail<D: Disk>(&mut self, disk: &D, dir: &Path) -> io::Result<Tail> {
-        let (bytes, size) = match read(disk, &current(dir)) {
+    fn read_tail(&mut self) -> io::Result<Tail> {
+        let (bytes, size) = match self.lines(&self.current()) {
             Ok(bytes) => {
                 let size = bytes.len() as u64;
                 (bytes, size)
@@ -110,69 +91,71 @@ impl History {
         // A crash may have come between putting the full file aside and beginning the new one.
         let mut number = last(&bytes);
         if number == 0 {
-            number = last(&read(disk, &older(dir)).or_else(|error| match error.kind() {
+            number = last(&self.lines(&self.older()).or_else(|error| match error.kind() {
                 io::ErrorKind::FileTooLarge => Ok(Vec::new()),
                 _ => Err(error),
             })?);
         }
-        let number = number.max(self.last_reported(disk, dir));
+        let number = number.max(self.last_reported());
         Ok(Tail { last: number, size, whole: bytes.last().is_none_or(|byte| *byte == b'\n'), named: false })
     }
 
-    /// How far the API server has it.
-    fn last_reported<D: Disk>(&mut self, disk: &D, dir: &Path) -> u64 {
-        *self.reported.get_or_insert_with(|| {
-            let bytes = disk.read(&dir.join("reported"), 64).unwrap_or_default();
-            std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()).unwrap_or_default()
-        })
+    fn append_entry(&self, mut tail: Tail, entry: &HistoryEntry) -> io::Result<Tail> {
+        let (path, dir) = (self.current(), self.root.join("supervisor"));
+        if tail.size >= ROTATE_AT {
+            self.disk.rename(&path, &self.older())?;
+            tail = Tail { last: tail.last, size: 0, whole: true, named: false };
+        }
+        if tail.size == 0 {
+            // The full file's new name goes first, whoever gave it: if the new file were durable and
+            // that not, a crash would lose the full one.
+            self.disk.sync(&dir)?;
+        }
+        tail.last = tail.last.saturating_add(1);
+        let mut entry = HistoryEntry { number: tail.last, ..entry.clone() };
+        while entry.log_tail.iter().map(String::len).sum::<usize>() > LOG_TAIL_LIMIT {
+            entry.log_tail.remove(0);
+        }
+        let start = if tail.whole { "" } else { "\n" };
+        let line = format!("{start}{}\n", serde_json::to_string(&entry)?);
+        self.disk.append(&path, line.as_bytes(), 0o600)?;
+        self.disk.sync(&path)?;
+        if !tail.named {
+            self.disk.sync(&dir)?;
+        }
+        Ok(Tail { size: tail.size.saturating_add(line.len() as u64), whole: true, named: true, ..tail })
     }
 
-    /// Remembers how far the API server has it. Not synced, and a failure is nobody's concern:
+    /// How far the API server has it.
+    fn last_reported(&mut self) -> u64 {
+        let read = || {
+            let bytes = self.disk.read(&self.own("reported"), 64).unwrap_or_default();
+            std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()).unwrap_or_default()
+        };
+        let known = self.history.reported.unwrap_or_else(read);
+        *self.history.reported.insert(known)
+    }
+
+    /// Notes that the API server has all events up to this number. Not synced, and a failure is nobody's concern:
     /// events that are sent again have the names they had, and the API server turns them away.
-    pub(super) fn reported<D: Disk>(&mut self, disk: &D, dir: &Path, number: u64) {
-        if number <= self.last_reported(disk, dir) {
+    pub fn reported(&mut self, number: u64) {
+        if number <= self.last_reported() {
             return;
         }
-        self.reported = Some(number);
-        let path = dir.join("reported");
+        self.history.reported = Some(number);
+        let path = self.own("reported");
         let temporary = fsx::temporary_beside(&path);
-        let written = disk.write(&temporary, format!("{number}\n").as_bytes(), 0o600);
-        if written.and_then(|()| disk.rename(&temporary, &path)).is_err() {
-            let _ = disk.remove(&temporary);
+        let written = self.disk.write(&temporary, format!("{number}\n").as_bytes(), 0o600);
+        if written.and_then(|()| self.disk.rename(&temporary, &path)).is_err() {
+            let _ = self.disk.remove(&temporary);
         }
     }
 
-    /// What the API server may lack, oldest first.
-    pub(super) fn unreported<D: Disk>(&mut self, disk: &D, dir: &Path) -> Vec<HistoryEntry> {
-        let known = self.last_reported(disk, dir);
-        let (mut found, _) = entries(disk, dir);
+    /// What the API server may lack of the history, oldest first.
+    pub fn unreported(&mut self) -> Vec<HistoryEntry> {
+        let known = self.last_reported();
+        let (mut found, _) = self.history();
         found.retain(|entry| !entry.local && entry.number > known);
         found.split_off(found.len().saturating_sub(RESEND))
     }
-}
-
-fn append_entry<D: Disk>(disk: &D, dir: &Path, mut tail: Tail, entry: &HistoryEntry) -> io::Result<Tail> {
-    let path = current(dir);
-    if tail.size >= ROTATE_AT {
-        disk.rename(&path, &older(dir))?;
-        tail = Tail { last: tail.last, size: 0, whole: true, named: false };
-    }
-    if tail.size == 0 {
-        // The full file's new name goes first, whoever gave it: if the new file were durable and
-        // that not, a crash would lose the full one.
-        disk.sync(dir)?;
-    }
-    tail.last = tail.last.saturating_add(1);
-    let mut entry = HistoryEntry { number: tail.last, ..entry.clone() };
-    while entry.log_tail.iter().map(String::len).sum::<usize>() > LOG_TAIL_LIMIT {
-        entry.log_tail.remove(0);
-    }
-    let start = if tail.whole { "" } else { "\n" };
-    let line = format!("{start}{}\n", serde_json::to_string(&entry)?);
-    disk.append(&path, line.as_bytes(), 0o600)?;
-    disk.sync(&path)?;
-    if !tail.named {
-        disk.sync(dir)?;
-    }
-    Ok(Tail { size: tail.size.saturating_add(line.len() as u64), whole: true, named: true, ..tail })
 }

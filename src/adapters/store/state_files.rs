@@ -17,13 +17,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
-use super::FsStore;
+use super::{FsStore, checksum};
 use crate::adapters::fsx::{self, Disk};
 use crate::machine::model::{StateFiles, StateFilesFound};
 use crate::ports::StoreError;
-use kubelet_config::digest::hex;
 use kubelet_config::hazard;
 
 /// Upstream: pkg/kubelet/cm/container_manager_linux.go and the managers' checkpoint names.
@@ -52,7 +50,7 @@ fn stash_name(policy: &str) -> String {
     if source::is_safe_component(&plain) && plain.len() <= 128 && !ours {
         policy.to_owned()
     } else {
-        format!("sha256-{}", hex(&Sha256::digest(policy.as_bytes())))
+        format!("sha256-{}", checksum(policy.as_bytes()))
     }
 }
 

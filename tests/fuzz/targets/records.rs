@@ -34,7 +34,7 @@ pub(crate) fn check(data: &[u8]) {
         written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
     let mut store = FsStore::new(RealDisk, &root);
-    let _ = (store.checkpoint_damage(&source), store.open(&source));
+    let _ = (store.verify(&source), store.open(&source));
     for entry in store.history().0 {
         let text = serde_json::to_string(&entry).unwrap_or_default();
         assert_eq!(serde_json::from_str(&text).ok(), Some(entry), "{text}");

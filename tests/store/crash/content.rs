@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::FlagOverrides;
-use kubelet_config::rendering::DropIn;
+use kubelet_config::rendering::{Configuration, DropIn};
 use kubelet_config::source::Source;
-use kubelet_supervisor::adapters::store::{ConfigContent, FsStore, GivenFiles};
+use kubelet_supervisor::adapters::store::{FsStore, GivenFiles};
 use kubelet_supervisor::machine::model::RenderError;
 use testkit::sim::disk::{Fault, Plan, SimDisk};
 use testkit::sim::world::ROOT;
@@ -39,15 +39,22 @@ fn overrides(n: u32) -> FlagOverrides {
     FlagOverrides::parse(&format!("!--cgroup-driver\n--node-labels=n={n}")).unwrap()
 }
 
+fn content(digest: Digest, files: BTreeMap<String, String>) -> Configuration {
+    Configuration { digest, files, ..Configuration::default() }
+}
+
 fn write(disk: &SimDisk, n: u32) -> Result<GivenFiles, String> {
     write_to(&mut store(disk), n)
 }
 
 fn write_to(store: &mut FsStore<SimDisk>, n: u32) -> Result<GivenFiles, String> {
-    let shadowed = ["maxPods (--max-pods)".to_owned()];
-    let (overrides, drop_ins, files) = (&overrides(n), &drop_ins(n), &files());
-    let content = ConfigContent { text: &text(n), overrides, drop_ins, files, shadowed: &shadowed };
-    store.write_config(&digest(n), &content).map_err(|error| error.to_string())
+    let content = Configuration {
+        overrides: overrides(n),
+        drop_ins: drop_ins(n),
+        shadowed: vec!["maxPods (--max-pods)".to_owned()],
+        ..content(digest(n), files())
+    };
+    store.write_config(&content, &text(n)).map_err(|error| error.to_string())
 }
 
 /// It can be opened, and is whole.
@@ -111,16 +118,14 @@ fn equal_content_is_not_written_again() {
     assert_eq!(write(&disk, 1), Ok(path), "a read-only disk keeps out nothing that is there");
     // What a flag overrides belongs to the command line, not to the content.
     let mut store = store(&disk);
-    let (files, overrides) = (files(), FlagOverrides::default());
-    let other =
-        ConfigContent { text: "other bytes", overrides: &overrides, drop_ins: &[], files: &files, shadowed: &[] };
-    assert!(store.write_config(&digest(1), &other).is_ok());
+    let other = content(digest(1), files());
+    assert!(store.write_config(&other, "other bytes").is_ok());
     disk.heal();
-    assert!(store.write_config(&digest(1), &other).is_ok());
+    assert!(store.write_config(&other, "other bytes").is_ok());
     assert!(store.open_config(&digest(1)).unwrap().shadowed.is_empty());
     assert_eq!(disk.peek(&file(1, "kubelet.json")), Some(text(1)));
     let changes = disk.changes();
-    assert!(store.write_config(&digest(1), &other).is_ok());
+    assert!(store.write_config(&other, "other bytes").is_ok());
     assert_eq!(disk.changes(), changes);
 }
 
@@ -130,12 +135,10 @@ fn nothing_leads_out_of_the_store() {
     let mut store = store(&disk);
     for name in ["..", "../x", "a/b", ""] {
         let named = Digest(name.to_owned());
-        let (none, key) = (BTreeMap::new(), [(name.to_owned(), String::new())].into());
-        let overrides = &FlagOverrides::default();
-        let content = |files| ConfigContent { text: "{}", overrides, drop_ins: &[], files, shadowed: &[] };
-        assert!(store.write_config(&named, &content(&none)).is_err(), "{name:?}");
+        let key = [(name.to_owned(), String::new())].into();
+        assert!(store.write_config(&content(named.clone(), BTreeMap::new()), "{}").is_err(), "{name:?}");
         assert!(matches!(store.open_config(&named), Err(RenderError::Checkpoint(_))), "{name:?}");
-        assert!(store.write_config(&digest(1), &content(&key)).is_err(), "{name:?}");
+        assert!(store.write_config(&content(digest(1), key), "{}").is_err(), "{name:?}");
     }
     assert_eq!(disk.changes(), SimDisk::default().changes());
     write(&disk, 1).unwrap();
