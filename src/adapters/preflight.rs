@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use parking_lot::Mutex;
+use tokio::sync::OnceCell;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
@@ -24,7 +25,7 @@ use kubelet_config::flags::{ConfigDir, FlagOverrides, KubeletArgs};
 
 mod classify;
 
-pub use classify::{Classification, classify};
+pub use classify::classify;
 
 /// A preflight takes 0.05 s, and half a second when it first makes its certificates.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
@@ -56,32 +57,8 @@ pub(crate) struct PreflightCommand {
     pub(crate) dir: PathBuf,
 }
 
-/// What is judged.
-#[derive(Clone, Debug)]
-pub(crate) struct Candidate {
-    /// What `--config` is given.
-    path: String,
-    overrides: FlagOverrides,
-    config_dir: ConfigDir,
-    is_local_files: bool,
-}
-
-impl Candidate {
-    /// A file, with flags of its own and the unit's drop-ins.
-    pub(crate) fn new(path: &Path, overrides: FlagOverrides) -> Self {
-        Self { path: path.display().to_string(), overrides, config_dir: ConfigDir::Unit, is_local_files: false }
-    }
-}
-
-impl From<&Rendered> for Candidate {
-    fn from(rendered: &Rendered) -> Self {
-        let Rendered { path, overrides, config_dir, is_local_files, .. } = rendered.clone();
-        Self { path, overrides, config_dir, is_local_files }
-    }
-}
-
 /// Whether the binary told a good configuration from bad ones.
-type SelfTest = Arc<tokio::sync::Mutex<Option<Result<(), String>>>>;
+type SelfTest = Arc<OnceCell<Result<(), String>>>;
 
 /// The binary, and what is known of it as a judge. Cloned, it is the same.
 #[derive(Clone, Debug)]
@@ -132,7 +109,7 @@ impl KubeletPreflight {
 
 impl ports::Preflight for KubeletPreflight {
     fn judge(&mut self, ticket: u64, candidate: &Rendered) {
-        let (judge, candidate) = (self.judge.clone(), Candidate::from(candidate));
+        let (judge, candidate) = (self.judge.clone(), candidate.clone());
         self.answer(ticket, async move { judge.verdict(&candidate).await });
     }
 
@@ -148,7 +125,7 @@ impl ports::Preflight for KubeletPreflight {
             match parked {
                 Ok(output) => Verdict::Valid(classify::remarks(&output)),
                 Err(why) => {
-                    let verdict = judge.verdict(&Candidate::from(&candidate)).await;
+                    let verdict = judge.verdict(&candidate).await;
                     if !matches!(verdict, Verdict::Load(_) | Verdict::Validate(_)) {
                         tracing::info!("no kubelet stands by, this one will be started anew: {why}");
                     }
@@ -182,20 +159,13 @@ impl ports::Preflight for KubeletPreflight {
     }
 }
 
-/// A self-test that went wrong.
-struct SelfTestFailure {
-    why: String,
-    /// It may go well another time.
-    transient: bool,
-}
-
 impl Judge {
     /// Not tested yet.
     fn new(command: PreflightCommand) -> Self {
         Self { command, tested: SelfTest::default(), parks: SelfTest::default() }
     }
 
-    async fn verdict(&self, candidate: &Candidate) -> Verdict {
+    async fn verdict(&self, candidate: &Rendered) -> Verdict {
         match self.ensure_tested().await {
             Ok(()) => self.command.judge(candidate).await,
             // A judge that fails its test may still say that nothing at all can be started.
@@ -209,15 +179,7 @@ impl Judge {
     /// Tests the binary once. That the test's files cannot be written is the disk's fault, and that it gave
     /// no answer in time the machine's: such things are not remembered, they may be over when the next candidate comes.
     async fn ensure_tested(&self) -> Result<(), String> {
-        let mut tested = self.tested.lock().await;
-        if let Some(known) = tested.as_ref() {
-            return known.clone();
-        }
-        self.command.write_test_files().await?;
-        match self.command.run_self_tests().await {
-            Err(SelfTestFailure { why, transient: true }) => Err(why),
-            result => tested.insert(result.map_err(|failed| failed.why)).clone(),
-        }
+        self.tested.get_or_try_init(|| self.command.self_test()).await?.clone()
     }
 
     /// Tests once whether the binary waits for its lock file, in the bounds of a preflight: one that does not would be a second
@@ -228,15 +190,14 @@ impl Judge {
             return Err("its command line has a --lock-file or --exit-on-lock-contention of its own".to_owned());
         }
         self.ensure_tested().await?;
-        let mut parks = self.parks.lock().await;
-        if let Some(known) = parks.as_ref() {
-            return known.clone();
-        }
-        let args = args.for_standby_test(&dir.display().to_string());
-        // Nothing less will do for one that may not wait. That it cannot be started so is no word of the binary's.
-        let found = kubelet_process::test_parking(program, &args, CONFINEMENT).await;
-        let found = found.map_err(|error| format!("it cannot be tested in the bounds of a preflight: {error}"))?;
-        parks.insert(found.map_err(|why| format!("with --lock-file, {why}"))).clone()
+        let test = async || {
+            let args = args.for_standby_test(&dir.display().to_string());
+            // Nothing less will do for one that may not wait. That it cannot be started so is no word of the binary's.
+            let found = kubelet_process::test_parking(program, &args, CONFINEMENT).await;
+            let found = found.map_err(|error| format!("it cannot be tested in the bounds of a preflight: {error}"))?;
+            Ok::<_, String>(found.map_err(|why| format!("with --lock-file, {why}")))
+        };
+        self.parks.get_or_try_init(test).await?.clone()
     }
 }
 
@@ -244,67 +205,59 @@ impl PreflightCommand {
     /// Judges a rendered configuration. A rejection is checked against the local file with the same drop-ins: what refuses
     /// that one with the same message is not the candidate's fault. But for drop-ins of before, where the unit's own are
     /// accepted by now: then there is something that can be started, and it is not this.
-    pub(crate) async fn judge(&self, candidate: &Candidate) -> Verdict {
+    pub(crate) async fn judge(&self, candidate: &Rendered) -> Verdict {
         let flags =
             |message: &str| Verdict::NotItsFault(format!("the kubelet refuses its own command line: {message}"));
         let path = candidate.path.as_str();
         let (own, config_dir) = (FlagOverrides::default(), &candidate.config_dir);
         let verdict = match self.run(Some(path), &candidate.overrides, config_dir).await {
-            Classification::Flags(message) if candidate.overrides.is_empty() => return flags(&message),
+            Err(message) if candidate.overrides.is_empty() => return flags(&message),
             // Where the unit's own flags are no better, nothing could be started now.
-            Classification::Flags(message) => match self.run(None, &own, config_dir).await {
-                Classification::Flags(own) => return flags(&own),
-                Classification::Candidate(_) => return Verdict::Load(format!("the flags: {message}")),
+            Err(message) => match self.run(None, &own, config_dir).await {
+                Err(own) => return flags(&own),
+                Ok(_) => return Verdict::Load(format!("the flags: {message}")),
             },
-            Classification::Candidate(verdict) => verdict,
+            Ok(verdict) => verdict,
         };
         let (Verdict::Load(message) | Verdict::Validate(message)) = &verdict else { return verdict };
         match self.run(None, &own, config_dir).await {
-            Classification::Flags(message) => flags(&message),
-            Classification::Candidate(Verdict::Load(own) | Verdict::Validate(own))
+            Err(message) => flags(&message),
+            Ok(Verdict::Load(own) | Verdict::Validate(own))
                 if !candidate.is_local_files
                     && own == message.replace(path, "")
                     && (*config_dir == ConfigDir::Unit || self.refuses_unit().await) =>
             {
                 Verdict::NotItsFault(format!("the kubelet refuses its local configuration in the same way: {own}"))
             }
-            Classification::Candidate(_) => verdict,
+            Ok(_) => verdict,
         }
     }
 
     /// True if the unit's own files, as they are now, are refused.
     async fn refuses_unit(&self) -> bool {
         let found = self.run(None, &FlagOverrides::default(), &ConfigDir::Unit).await;
-        matches!(found, Classification::Flags(_) | Classification::Candidate(Verdict::Load(_) | Verdict::Validate(_)))
+        matches!(found, Err(_) | Ok(Verdict::Load(_) | Verdict::Validate(_)))
     }
 
-    /// Checks that the binary tells what cannot be loaded from what is invalid.
-    pub(crate) async fn self_test(&self) -> Result<(), String> {
+    /// Whether the binary tells what cannot be loaded from what is invalid.
+    ///
+    /// # Errors
+    /// Why that is not known: it may go well another time.
+    pub(crate) async fn self_test(&self) -> Result<Result<(), String>, String> {
         self.write_test_files().await?;
-        self.run_self_tests().await.map_err(|failed| failed.why)
-    }
-
-    async fn run_self_tests(&self) -> Result<(), SelfTestFailure> {
         for (name, _, expected) in SELF_TESTS {
             let file = self.test_file(name).display().to_string();
             // A broken drop-in is no fault of the judge.
-            match self.run(Some(&file), &FlagOverrides::default(), &ConfigDir::Removed).await {
-                Classification::Candidate(verdict) if verdict.result() == expected => {}
-                Classification::Flags(message) => {
-                    return Err(SelfTestFailure {
-                        why: format!("it refuses its own command line: {message}"),
-                        transient: false,
-                    });
-                }
-                Classification::Candidate(verdict) => {
-                    let transient = matches!(verdict, Verdict::Inconclusive(_) | Verdict::NotItsFault(_));
-                    let expected = expected.as_str();
-                    let why = format!("self-test {name}: expected {expected}, got {verdict:?}");
-                    return Err(SelfTestFailure { why, transient });
-                }
-            }
+            let verdict = match self.run(Some(&file), &FlagOverrides::default(), &ConfigDir::Removed).await {
+                Err(message) => return Ok(Err(format!("it refuses its own command line: {message}"))),
+                Ok(verdict) if verdict.result() == expected => continue,
+                Ok(verdict) => verdict,
+            };
+            let why = format!("self-test {name}: expected {}, got {verdict:?}", expected.as_str());
+            let is_transient = matches!(verdict, Verdict::Inconclusive(_) | Verdict::NotItsFault(_));
+            return if is_transient { Err(why) } else { Ok(Err(why)) };
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     fn test_file(&self, name: &str) -> PathBuf {
@@ -323,12 +276,17 @@ impl PreflightCommand {
         written.await.map_err(|error| format!("the self-test's files: {error}"))?
     }
 
-    async fn run(&self, config: Option<&str>, overrides: &FlagOverrides, config_dir: &ConfigDir) -> Classification {
+    async fn run(
+        &self,
+        config: Option<&str>,
+        overrides: &FlagOverrides,
+        config_dir: &ConfigDir,
+    ) -> Result<Verdict, String> {
         let dir = self.dir.clone();
         // The kubelet makes its throw-away certificates there: nothing is written where others can change it.
         let trusted = tokio::task::spawn_blocking(move || check_ownership(&dir)).await;
         if let Err(why) = trusted.unwrap_or_else(|error| Err(error.to_string())) {
-            return Classification::Candidate(Verdict::Inconclusive(why));
+            return Ok(Verdict::Inconclusive(why));
         }
         let dir = self.dir.display().to_string();
         let args = self.args.with(overrides).for_preflight(config, config_dir, &dir);
@@ -337,7 +295,7 @@ impl PreflightCommand {
             // What cannot be run to judge cannot be run to replace the kubelet that runs: an upgrade is copying it, say.
             Err(error) => {
                 let why = format!("the kubelet cannot be run: {}: {error}", self.program.display());
-                Classification::Candidate(Verdict::NotItsFault(why))
+                Ok(Verdict::NotItsFault(why))
             }
         }
     }

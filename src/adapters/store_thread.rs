@@ -1,5 +1,6 @@
 //! The store on a thread of its own: a disk that stalls must not stall the loop.
 
+use std::convert::Infallible;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
@@ -11,17 +12,12 @@ use crate::machine::Input;
 use crate::os::block_all_signals;
 use crate::ports::{Store, StoreRequest};
 
-#[derive(Debug)]
-enum Order {
-    Serve(StoreRequest),
-    /// Everything before it is served.
-    Done(mpsc::SyncSender<()>),
-}
-
 /// Hands requests to the thread, which serves one at a time, in order.
 #[derive(Debug)]
 pub struct StoreThread {
-    requests: mpsc::Sender<Order>,
+    requests: Option<mpsc::Sender<StoreRequest>>,
+    /// Nothing comes; it is closed once the thread has ended.
+    ended: mpsc::Receiver<Infallible>,
 }
 
 impl StoreThread {
@@ -33,17 +29,11 @@ impl StoreThread {
         mut serve: impl FnMut(StoreRequest) -> Vec<Input> + Send + 'static,
         inputs: UnboundedSender<Input>,
     ) -> io::Result<Self> {
-        let (requests, queue) = mpsc::channel::<Order>();
+        let ((requests, queue), (end, ended)) = (mpsc::channel(), mpsc::channel());
         std::thread::Builder::new().name("store".to_owned()).spawn(move || {
+            let _end = end;
             block_all_signals();
-            for order in queue {
-                let request = match order {
-                    Order::Serve(request) => request,
-                    Order::Done(done) => {
-                        let _ = done.send(()); // nobody waits any more
-                        continue;
-                    }
-                };
+            for request in queue {
                 // Without an answer the machine gives the request up at its deadline. The panic is in the journal.
                 let answers = catch_unwind(AssertUnwindSafe(|| serve(request))).unwrap_or_default();
                 for input in answers {
@@ -51,21 +41,21 @@ impl StoreThread {
                 }
             }
         })?;
-        Ok(Self { requests })
+        Ok(Self { requests: Some(requests), ended })
     }
 }
 
 impl Store for StoreThread {
     fn submit(&mut self, request: StoreRequest) -> Vec<Input> {
-        let _ = self.requests.send(Order::Serve(request)); // the thread ends after us
+        if let Some(requests) = &self.requests {
+            let _ = requests.send(request); // the thread ends after us
+        }
         Vec::new()
     }
 
     fn finish(&mut self, limit: Duration) {
-        let (done, served) = mpsc::sync_channel(1);
-        if self.requests.send(Order::Done(done)).is_ok() {
-            let _ = served.recv_timeout(limit);
-        }
+        self.requests = None; // the thread ends once it has served them all
+        let _ = self.ended.recv_timeout(limit);
     }
 }
 

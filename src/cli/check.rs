@@ -10,10 +10,10 @@ use super::common::{Failure, FlagsOption, block_on};
 use super::node::{Node, NodeOptions};
 use super::policy;
 use crate::adapters::local_files::LocalFiles;
-use crate::adapters::preflight::{self, Candidate, PreflightCommand};
+use crate::adapters::preflight::{self, PreflightCommand};
 use crate::daemon::admission::Policy;
 use crate::daemon::render;
-use crate::machine::model::{RenderError, Verdict};
+use crate::machine::model::{RenderError, Rendered, Verdict};
 use crate::ports::Checkpoint;
 use kubelet_config::assignment::DEFAULT_KEY as KEY;
 use kubelet_config::flags::{KEY_SUFFIX, KubeletArgs};
@@ -68,9 +68,11 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     std::fs::write(&path, rendered.value.to_string())
         .map_err(|error| Failure::new(UNKNOWN, format!("{}: {error}", path.display())))?;
     let preflight = PreflightCommand { program, args, dir: dir.0.clone() };
+    let (path, overrides) = (path.display().to_string(), rendered.overrides);
+    let candidate = Rendered { path, overrides, ..Rendered::default() };
     let verdict = block_on(async {
-        match preflight.self_test().await {
-            Ok(()) => preflight.judge(&Candidate::new(&path, rendered.overrides)).await,
+        match preflight.self_test().await.flatten() {
+            Ok(()) => preflight.judge(&candidate).await,
             Err(why) => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
         }
     })?;

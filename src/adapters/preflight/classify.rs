@@ -13,15 +13,6 @@ use crate::kubelet_log::parse::{json, json_error, klog, quoted_after, structured
 use crate::machine::model::{Exit, Verdict};
 use kubelet_config::reported::{MAX_LIST, plain};
 
-/// A verdict on the candidate, or on the command line it came with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Classification {
-    /// A verdict on the candidate.
-    Candidate(Verdict),
-    /// The command line itself is refused; the candidate is not at fault.
-    Flags(String),
-}
-
 /// Text the kubelet leaves with when everything before the lock file was in order.
 const VALID: &str = "failed to run kubelet: cannot exit on lock file contention";
 const LOAD: [&str; 2] = ["failed to load kubelet config file", "failed to merge kubelet configs"];
@@ -49,42 +40,44 @@ const DEPENDENCIES: [&str; 5] =
     ["failed to construct kubelet dependencies", "unable to load client ca", "cipher suite", "tls version", "curve"];
 
 /// Judges a finished preflight run.
-#[must_use]
-pub fn classify(run: &ProgramOutput) -> Classification {
+///
+/// # Errors
+/// The command line itself is refused, and why; the candidate is not at fault.
+pub fn classify(run: &ProgramOutput) -> Result<Verdict, String> {
     let text = String::from_utf8_lossy(&run.output);
     let code = match run.exit {
-        None => return inconclusive("the preflight did not end in time"),
-        Some(Exit::Signal(signal)) => return inconclusive(&format!("the preflight was killed by signal {signal}")),
-        Some(Exit::Code(0)) => return inconclusive("the preflight ended with exit code 0"),
+        None => return Ok(inconclusive("the preflight did not end in time")),
+        Some(Exit::Signal(signal)) => return Ok(inconclusive(&format!("the preflight was killed by signal {signal}"))),
+        Some(Exit::Code(0)) => return Ok(inconclusive("the preflight ended with exit code 0")),
         Some(Exit::Code(code)) => code,
     };
     let Some(record) = error_record(&text) else {
         // v1.24.0 to v1.24.3 swallow the error text; the version line is printed only after
         // load, validation and dependencies.
         return if matches!(code, 1 | 255) && is_silent_after_its_version(&text) {
-            valid(&text)
+            Ok(Verdict::Valid(remarks(&text)))
         } else {
-            inconclusive(&format!("exit code {code} without an error text"))
+            Ok(inconclusive(&format!("exit code {code} without an error text")))
         };
     };
     let lower = record.to_lowercase();
     let any = |needles: &[&str]| needles.iter().any(|needle| lower.contains(needle));
     let message = || shorten(&kubelet_log::redact(without_excerpt(&record)));
     if lower.starts_with(VALID) {
-        valid(&text)
+        Ok(Verdict::Valid(remarks(&text)))
     } else if any(&LOAD) {
-        Classification::Candidate(Verdict::Load(message()))
+        Ok(Verdict::Load(message()))
     } else if lower.contains(DEFAULTING_PANIC) {
-        Classification::Candidate(Verdict::Validate(message()))
+        Ok(Verdict::Validate(message()))
     } else if any(&FLAGS) || (lower.contains("invalid argument") && lower.contains(" flag")) {
-        Classification::Flags(message())
+        Err(message())
     } else if any(&VALIDATE) || any(&DEPENDENCIES) {
-        Classification::Candidate(Verdict::Validate(message()))
+        Ok(Verdict::Validate(message()))
     } else if code == 255 && !logs_its_version(&text) {
         // v1.20 prints its version after validation and dependencies: it did not get that far.
-        Classification::Candidate(Verdict::Validate(message()))
+        Ok(Verdict::Validate(message()))
     } else {
-        inconclusive(&message())
+        Ok(inconclusive(&message()))
     }
 }
 
@@ -125,10 +118,6 @@ fn without_excerpt(record: &str) -> &str {
     end.and_then(|end| record.get(..end)).unwrap_or(record)
 }
 
-fn valid(output: &str) -> Classification {
-    Classification::Candidate(Verdict::Valid(remarks(output)))
-}
-
 /// What a kubelet remarks on a configuration that it finds valid: fields it ignores. Its strict decoder names the first of them in a warning
 /// (`found unknown field: x` in v1.20, `unknown field "x"` later) and its lenient one goes on.
 pub(super) fn remarks(output: &str) -> Vec<String> {
@@ -153,8 +142,8 @@ pub(super) fn remarks(output: &str) -> Vec<String> {
     found
 }
 
-fn inconclusive(reason: &str) -> Classification {
-    Classification::Candidate(Verdict::Inconclusive(shorten(reason)))
+fn inconclusive(reason: &str) -> Verdict {
+    Verdict::Inconclusive(shorten(reason))
 }
 
 /// The text of the last error record, header and quoting removed.

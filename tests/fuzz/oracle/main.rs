@@ -21,7 +21,7 @@ use kubelet_config::flags::{ConfigDir, FlagOverrides, KubeletArgs};
 use kubelet_config::rendering::{Configuration, RenderFault, RenderInput, Text, render};
 use kubelet_config::schema::FieldProblem;
 use kubelet_config::source::Merge;
-use kubelet_supervisor::adapters::preflight::{Classification, classify};
+use kubelet_supervisor::adapters::preflight::classify;
 use kubelet_supervisor::adapters::process::ProgramOutput;
 use kubelet_supervisor::machine::model::{Exit, Verdict};
 use serde_json::Value;
@@ -155,7 +155,7 @@ impl<'a> Kubelet<'a> {
         let output = command.stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let run = ProgramOutput { exit: output.status.code().map(Exit::Code), output: output.stderr };
-        let Classification::Candidate(verdict) = classify(&run) else { panic!("{args:?}: {said}") };
+        let Ok(verdict) = classify(&run) else { panic!("{args:?}: {said}") };
         let verdict = match verdict {
             Verdict::Load(why) => Verdict::Load(why.replace(&path, "FILE")),
             Verdict::Validate(why) => Verdict::Validate(why.replace(&path, "FILE")),

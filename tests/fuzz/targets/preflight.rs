@@ -1,6 +1,6 @@
 //! The kubelet's words: what is told of them is one short line without control characters.
 
-use kubelet_supervisor::adapters::preflight::{Classification, classify};
+use kubelet_supervisor::adapters::preflight::classify;
 use kubelet_supervisor::adapters::process::ProgramOutput;
 use kubelet_supervisor::machine::model::{Exit, Verdict};
 
@@ -21,15 +21,14 @@ pub(crate) fn check(data: &[u8]) {
     let found = classify(&run);
     let judged = matches!(exit, Some(Exit::Code(1 | 255)));
     match &found {
-        Classification::Flags(message)
-        | Classification::Candidate(Verdict::Load(message) | Verdict::Validate(message)) => {
+        Err(message) | Ok(Verdict::Load(message) | Verdict::Validate(message)) => {
             assert!(judged, "{exit:?} refuses nothing: {message}");
             super::assert_message(message, MESSAGE);
         }
-        Classification::Candidate(Verdict::Inconclusive(message) | Verdict::NotItsFault(message)) => {
+        Ok(Verdict::Inconclusive(message) | Verdict::NotItsFault(message)) => {
             super::assert_message(message, MESSAGE);
         }
-        Classification::Candidate(Verdict::Valid(remarks)) => {
+        Ok(Verdict::Valid(remarks)) => {
             assert!(judged, "{exit:?} accepts nothing");
             assert!(remarks.len() <= 64, "{} remarks", remarks.len());
             for remark in remarks {

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 fn messages_steer_no_terminal_and_lists_are_short() {
     let classified =
         |output: String| classify(&ProgramOutput { exit: Some(Exit::Code(1)), output: output.into_bytes() });
-    let Classification::Candidate(Verdict::Load(message)) =
+    let Ok(Verdict::Load(message)) =
         classified("Error: failed to load Kubelet config file /c: key \u{1b}[2J\u{202e}a\u{9b}\n".to_owned())
     else {
         panic!("it is no LOAD")
@@ -22,7 +22,7 @@ fn messages_steer_no_terminal_and_lists_are_short() {
     let output = format!(
         "W1121 using lenient decoding: {fields}\nError: failed to run Kubelet: cannot exit on lock file contention\n"
     );
-    let Classification::Candidate(Verdict::Valid(remarks)) = classified(output) else { panic!("it is not VALID") };
+    let Ok(Verdict::Valid(remarks)) = classified(output) else { panic!("it is not VALID") };
     assert_eq!(remarks.len(), MAX_LIST);
 }
 
@@ -105,18 +105,18 @@ fn output(age: Age, late: bool, stage: &str, text: &str) -> (i32, String) {
     (code, out + &end)
 }
 
-fn judge(code: i32, output: &str) -> Classification {
+fn judge(code: i32, output: &str) -> Result<Verdict, String> {
     classify(&ProgramOutput { exit: Some(Exit::Code(code)), output: output.as_bytes().to_vec() })
 }
 
-fn kind_and_message(class: &Classification) -> (&'static str, String) {
+fn kind_and_message(class: &Result<Verdict, String>) -> (&'static str, String) {
     match class {
-        Classification::Flags(message) => ("flags", message.clone()),
-        Classification::Candidate(Verdict::Valid(remarks)) => ("valid", remarks.join("; ")),
-        Classification::Candidate(
-            verdict @ (Verdict::Load(message) | Verdict::Validate(message) | Verdict::Inconclusive(message)),
-        ) => (verdict.result().as_str(), message.clone()),
-        Classification::Candidate(Verdict::NotItsFault(message)) => ("not its fault", message.clone()),
+        Err(message) => ("flags", message.clone()),
+        Ok(Verdict::Valid(remarks)) => ("valid", remarks.join("; ")),
+        Ok(verdict @ (Verdict::Load(message) | Verdict::Validate(message) | Verdict::Inconclusive(message))) => {
+            (verdict.result().as_str(), message.clone())
+        }
+        Ok(Verdict::NotItsFault(message)) => ("not its fault", message.clone()),
     }
 }
 
