@@ -12,9 +12,10 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::machine::evidence::LeaseObservation;
 use crate::machine::history::HistoryEntry;
 use crate::machine::model::{KubeletId, Moment, Rendered, RunId};
-use crate::machine::{Input, Ticket};
+use crate::machine::{FetchError, Input, Ticket};
 
 pub use crate::machine::StoreRequest;
 use kubelet_config::policy::NodePolicy;
@@ -191,18 +192,45 @@ pub trait Probe {
 
 /// The API server. Nodes and ConfigMaps come as inputs.
 pub trait Cluster {
-    /// Watches this ConfigMap, or none.
-    fn watch(&mut self, map: Option<&ConfigMapRef>);
+    /// Takes a request; what has an answer is answered by one input.
+    fn submit(&mut self, request: ClusterRequest);
+}
+
+/// What the API server is asked for, or is to be told.
+#[derive(Clone, Debug)]
+pub enum ClusterRequest {
+    /// Watch this ConfigMap, or none.
+    Watch(Option<ConfigMapRef>),
     /// The status that the Node is to show; the latest counts, and is written once the API server takes it.
-    fn publish(&mut self, status: &NodeConfigStatus);
-    /// Sends an event, in order; [`Input::Reported`](crate::machine::Input) when it is there.
-    fn emit(&mut self, entry: &HistoryEntry);
-    /// Gets the own Lease; [`Input::LeaseObserved`](crate::machine::Input) is the answer.
-    fn observe_lease(&mut self, ticket: Ticket);
-    /// Lists the pods of the own Node; [`Input::PodsObserved`](crate::machine::Input) is the answer.
-    fn observe_pods(&mut self, ticket: Ticket);
-    /// Gets a ConfigMap once; [`Input::ConfigMapFetched`](crate::machine::Input) is the answer.
-    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef);
+    Publish(Box<NodeConfigStatus>),
+    /// Send an event, in order; [`Input::Reported`](crate::machine::Input) when it is there.
+    Emit(Box<HistoryEntry>),
+    /// A question that has exactly one answer.
+    Query(ClusterQuery),
+}
+
+/// What the API server is asked once.
+#[derive(Clone, Debug)]
+pub enum ClusterQuery {
+    /// The own Lease; [`Input::LeaseObserved`](crate::machine::Input) is the answer.
+    Lease(Ticket),
+    /// The pods of the own Node; [`Input::PodsObserved`](crate::machine::Input) is the answer.
+    Pods(Ticket),
+    /// This ConfigMap; [`Input::ConfigMapFetched`](crate::machine::Input) is the answer.
+    ConfigMap(Ticket, ConfigMapRef),
+}
+
+impl ClusterQuery {
+    /// The answer without a connection.
+    pub(crate) fn without_answer(self, why: &str) -> Input {
+        match self {
+            Self::Lease(ticket) => Input::LeaseObserved(ticket, LeaseObservation::Unreachable(why.to_owned())),
+            Self::Pods(ticket) => Input::PodsObserved(ticket, None),
+            Self::ConfigMap(ticket, _) => {
+                Input::ConfigMapFetched(ticket, Err(FetchError { why: why.to_owned(), definite: false }))
+            }
+        }
+    }
 }
 
 /// The node around the kubelet: its container runtime, disks, memory, shutdown.

@@ -8,7 +8,7 @@ use crate::machine::history::HistoryEntry;
 use crate::machine::model::{Beginning, Moment};
 use crate::machine::status::node_status;
 use crate::machine::{Afterwards, Effect, Input, Level, State};
-use crate::ports::{Ports, StoreRequest};
+use crate::ports::{ClusterQuery, ClusterRequest, Ports, StoreRequest};
 use kubelet_config::status::NodeConfigStatus;
 
 /// The machine together with its ports.
@@ -56,7 +56,7 @@ impl<P: Ports> Executor<P> {
         if self.state.is_record_known() && self.state.is_status_due() {
             let status = node_status(&self.state);
             if self.published.as_ref() != Some(&status) {
-                self.ports.cluster().publish(&status);
+                self.ports.cluster().submit(ClusterRequest::Publish(Box::new(status.clone())));
                 self.published = Some(status);
             }
         }
@@ -71,7 +71,7 @@ impl<P: Ports> Executor<P> {
             Effect::Start(config) => return self.ports.kubelet().start(config.as_deref()),
             Effect::GoOn(run) => return self.ports.kubelet().go_on(run),
             Effect::ReadLogTail => return vec![Input::LogTail(self.ports.kubelet().log_tail())],
-            Effect::Watch(map) => self.ports.cluster().watch(map.as_ref()),
+            Effect::Watch(map) => self.ports.cluster().submit(ClusterRequest::Watch(map)),
             Effect::Preflight(ticket, candidate, Afterwards::Ends) => {
                 self.ports.preflight().judge(ticket, &candidate);
             }
@@ -83,16 +83,16 @@ impl<P: Ports> Executor<P> {
             Effect::Stop => self.ports.kubelet().stop(),
             Effect::DumpStacks => self.ports.kubelet().dump_stacks(),
             Effect::Probe(ticket, target) => self.ports.probe().probe(ticket, &target),
-            Effect::Query(ticket, Query::Lease) => self.ports.cluster().observe_lease(ticket),
-            Effect::Query(ticket, Query::Pods) => self.ports.cluster().observe_pods(ticket),
-            Effect::Fetch(ticket, map) => self.ports.cluster().fetch(ticket, &map),
+            Effect::Query(ticket, Query::Lease) => self.ask(ClusterQuery::Lease(ticket)),
+            Effect::Query(ticket, Query::Pods) => self.ask(ClusterQuery::Pods(ticket)),
+            Effect::Fetch(ticket, map) => self.ask(ClusterQuery::ConfigMap(ticket, map)),
             Effect::Query(ticket, Query::Environment(runtime)) => {
                 self.ports.host().observe(ticket, runtime.as_deref());
             }
             Effect::Query(ticket, Query::Streams(pid, runtime)) => {
                 self.ports.host().observe_streams(ticket, pid, runtime.as_deref());
             }
-            Effect::Send(entry) => self.ports.cluster().emit(&entry),
+            Effect::Send(entry) => self.ports.cluster().submit(ClusterRequest::Emit(entry)),
             Effect::Answer(number, result) => self.ports.notifier().answer(number, &result),
             Effect::Log(level, line) => self.ports.notifier().log(level, &line),
             Effect::Count(counter) => self.ports.notifier().count(&counter),
@@ -100,6 +100,10 @@ impl<P: Ports> Executor<P> {
             Effect::Quit => {}
         }
         Vec::new()
+    }
+
+    fn ask(&mut self, query: ClusterQuery) {
+        self.ports.cluster().submit(ClusterRequest::Query(query));
     }
 
     /// An event is logged, and appended to the history, which gives it the number it is sent with.

@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use kubelet_config::rendering::HealthzTarget;
-use kubelet_config::source::{ConfigMapRef, Source};
+use kubelet_config::source::Source;
 use kubelet_config::status::{NodeConfigStatus, PreflightAnswer};
 use kubelet_supervisor::adapters::kubelet_process::{KubeletProcess, MonitorLink};
 use kubelet_supervisor::adapters::store_thread::StoreThread;
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation};
-use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Rendered, RunId, Verdict};
 use kubelet_supervisor::machine::{Counter, Input, Level, State, Ticket};
 use kubelet_supervisor::monitor::wire::Request;
-use kubelet_supervisor::ports::{self, Cluster, Host, Kubelet, Notifier, Preflight, Probe, Store, StoreRequest};
+use kubelet_supervisor::ports::{
+    self, Cluster, ClusterQuery, ClusterRequest, Host, Kubelet, Notifier, Preflight, Probe, Store, StoreRequest,
+};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::worker::{Gate, payload};
@@ -117,27 +118,31 @@ impl Host for Faulty {
 }
 
 impl Cluster for Faulty {
-    fn watch(&mut self, _map: Option<&ConfigMapRef>) {
-        self.gate.call("cluster.watch", || ());
+    fn submit(&mut self, request: ClusterRequest) {
+        match request {
+            ClusterRequest::Watch(_) => self.gate.call("cluster.watch", || ()),
+            ClusterRequest::Publish(status) => self.tell(&status),
+            ClusterRequest::Emit(entry) => self.reply("cluster.emit", Input::Reported(entry.number)),
+            ClusterRequest::Query(ClusterQuery::Lease(ticket)) => {
+                self.reply("cluster.observe_lease", Input::LeaseObserved(ticket, LeaseObservation::Absent));
+            }
+            ClusterRequest::Query(ClusterQuery::Pods(ticket)) => {
+                self.reply("cluster.observe_pods", Input::PodsObserved(ticket, None));
+            }
+            ClusterRequest::Query(ClusterQuery::ConfigMap(ticket, map)) => {
+                self.reply("cluster.fetch", Input::ConfigMapFetched(ticket, Ok(Arc::new(payload(&map.name)))));
+            }
+        }
     }
-    fn publish(&mut self, status: &NodeConfigStatus) {
+}
+
+impl Faulty {
+    fn tell(&self, status: &NodeConfigStatus) {
         let name = |source: &Option<Source>| source.as_ref().map_or("local".into(), |it| it.reference.name.clone());
         let said = matches!(status.preflight, PreflightAnswer::Said(_));
         let (active, good, failed) = (name(&status.active), name(&status.last_known_good), status.error.is_some());
         let line = format!("status active={active} good={good} failed={failed} said={said}");
         self.gate.call("cluster.publish", || self.gate.tell(&line));
-    }
-    fn emit(&mut self, entry: &HistoryEntry) {
-        self.reply("cluster.emit", Input::Reported(entry.number));
-    }
-    fn observe_lease(&mut self, ticket: Ticket) {
-        self.reply("cluster.observe_lease", Input::LeaseObserved(ticket, LeaseObservation::Absent));
-    }
-    fn observe_pods(&mut self, ticket: Ticket) {
-        self.reply("cluster.observe_pods", Input::PodsObserved(ticket, None));
-    }
-    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {
-        self.reply("cluster.fetch", Input::ConfigMapFetched(ticket, Ok(Arc::new(payload(&map.name)))));
     }
 }
 

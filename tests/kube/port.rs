@@ -9,7 +9,7 @@ use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::{LeaseObservation, NodeReadiness};
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::ports::Cluster as _;
+use kubelet_supervisor::ports::{Cluster as _, ClusterQuery, ClusterRequest};
 use serde_json::json;
 use testkit::api_server::{ApiServer, Fault, FaultKind, Verb};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -63,7 +63,7 @@ impl Bench {
     }
 
     async fn lease(&mut self) -> LeaseObservation {
-        self.cluster.observe_lease(7);
+        self.cluster.submit(ClusterRequest::Query(ClusterQuery::Lease(7)));
         match self.answer().await {
             Input::LeaseObserved(7, sight) => sight,
             other => panic!("{other:?}"),
@@ -71,7 +71,7 @@ impl Bench {
     }
 
     async fn pods(&mut self) -> Option<PodInventory> {
-        self.cluster.observe_pods(8);
+        self.cluster.submit(ClusterRequest::Query(ClusterQuery::Pods(8)));
         match self.answer().await {
             Input::PodsObserved(8, inventory) => inventory,
             other => panic!("{other:?}"),
@@ -242,15 +242,15 @@ async fn an_event_is_reported_by_its_number_once_the_server_has_had_it() {
     let mut bench = Bench::connected().await;
     let unwritten = HistoryEntry { number: 0, nanos: 5, reason: "R0".to_owned(), ..HistoryEntry::default() };
     bench.server.faults().push(Fault::once(Verb::Post, "/events", FaultKind::Status(500)));
-    bench.cluster.emit(&entry(1));
-    bench.cluster.emit(&unwritten);
-    bench.cluster.emit(&entry(2));
+    bench.cluster.submit(ClusterRequest::Emit(Box::new(entry(1))));
+    bench.cluster.submit(ClusterRequest::Emit(Box::new(unwritten)));
+    bench.cluster.submit(ClusterRequest::Emit(Box::new(entry(2))));
     for number in [1, 2] {
         assert_eq!(bench.answer().await, Input::Reported(number));
     }
     bench.server.faults().push(Fault::once(Verb::Post, "/events", FaultKind::Status(403)));
-    bench.cluster.emit(&entry(3));
-    bench.cluster.emit(&entry(4));
+    bench.cluster.submit(ClusterRequest::Emit(Box::new(entry(3))));
+    bench.cluster.submit(ClusterRequest::Emit(Box::new(entry(4))));
     for number in [3, 4] {
         assert_eq!(bench.answer().await, Input::Reported(number));
     }
@@ -263,13 +263,13 @@ async fn an_event_is_reported_by_its_number_once_the_server_has_had_it() {
 async fn a_flood_of_events_while_the_first_is_under_way() {
     let mut bench = Bench::connected().await;
     bench.server.faults().push(Fault::once(Verb::Post, "/events", FaultKind::Slow(Duration::from_secs(1))));
-    bench.cluster.emit(&entry(1));
+    bench.cluster.submit(ClusterRequest::Emit(Box::new(entry(1))));
     // Not `wait_request`: that would block the port's own thread.
     while !bench.server.requests().iter().any(|request| request.method == "POST") {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     for number in 2..=40 {
-        bench.cluster.emit(&entry(number));
+        bench.cluster.submit(ClusterRequest::Emit(Box::new(entry(number))));
     }
     let mut reported = Vec::new();
     while reported.last() != Some(&40) {

@@ -7,20 +7,16 @@ use tokio::time::Instant;
 
 use super::access::{Access, Connected, KubeconfigAccess, Settings};
 use super::outbox::Outbox;
-use super::query::{Command, Query};
 use super::search::{CredentialSearch, Refusals};
 use super::session::{Session, SessionEnd};
 use crate::adapters::metrics::Metrics;
-use crate::machine::history::HistoryEntry;
-use crate::machine::{Input, Ticket};
-use crate::ports;
-use kubelet_config::source::ConfigMapRef;
-use kubelet_config::status::NodeConfigStatus;
+use crate::machine::Input;
+use crate::ports::{self, ClusterRequest};
 
-/// The port. Commands are taken up by a task of its own, connected or not.
+/// The port. Requests are taken up by a task of its own, connected or not.
 #[derive(Debug)]
 pub struct KubeCluster {
-    commands: UnboundedSender<Command>,
+    requests: UnboundedSender<ClusterRequest>,
 }
 
 impl KubeCluster {
@@ -38,42 +34,18 @@ impl KubeCluster {
         inputs: UnboundedSender<Input>,
         metrics: Metrics,
     ) -> Self {
-        let (sender, commands) = unbounded_channel();
-        tokio::spawn(Task { namespace, commands, inputs, outbox: Outbox::default() }.run(access, metrics));
-        Self { commands: sender }
-    }
-
-    fn send(&self, command: Command) {
-        if self.commands.send(command).is_err() {
-            // Only after a panic in the task; the kubelet is none the worse for it.
-            tracing::error!("the API server task has ended; restart the supervisor when convenient");
-        }
+        let (sender, requests) = unbounded_channel();
+        tokio::spawn(Task { namespace, requests, inputs, outbox: Outbox::default() }.run(access, metrics));
+        Self { requests: sender }
     }
 }
 
 impl ports::Cluster for KubeCluster {
-    fn watch(&mut self, map: Option<&ConfigMapRef>) {
-        self.send(Command::Watch(map.cloned()));
-    }
-
-    fn publish(&mut self, status: &NodeConfigStatus) {
-        self.send(Command::Publish(Box::new(status.clone())));
-    }
-
-    fn emit(&mut self, entry: &HistoryEntry) {
-        self.send(Command::Emit(Box::new(entry.clone())));
-    }
-
-    fn observe_lease(&mut self, ticket: Ticket) {
-        self.send(Command::Query(Query::Lease(ticket)));
-    }
-
-    fn observe_pods(&mut self, ticket: Ticket) {
-        self.send(Command::Query(Query::Pods(ticket)));
-    }
-
-    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {
-        self.send(Command::Query(Query::ConfigMap(ticket, map.clone())));
+    fn submit(&mut self, request: ClusterRequest) {
+        if self.requests.send(request).is_err() {
+            // Only after a panic in the task; the kubelet is none the worse for it.
+            tracing::error!("the API server task has ended; restart the supervisor when convenient");
+        }
     }
 }
 
@@ -81,7 +53,7 @@ impl ports::Cluster for KubeCluster {
 struct Task {
     /// The namespace of labels which name none.
     namespace: String,
-    commands: UnboundedReceiver<Command>,
+    requests: UnboundedReceiver<ClusterRequest>,
     inputs: UnboundedSender<Input>,
     outbox: Outbox,
 }
@@ -105,7 +77,7 @@ impl Task {
             // A session that is dropped takes its watches and its connections along; what was not answered yet is still in
             // the outbox.
             let replacement = tokio::select! {
-                end = session.run(&mut self.commands) => match end {
+                end = session.run(&mut self.requests) => match end {
                     SessionEnd::Shutdown => return None,
                     SessionEnd::Unauthorized => None,
                 },
@@ -131,14 +103,14 @@ impl Task {
         }
     }
 
-    /// Awaits `work` while there is no session: commands are kept, queries answered at once. `None` when the
+    /// Awaits `work` while there is no session: requests are kept, queries answered at once. `None` when the
     /// supervisor ends.
     async fn without_session<T>(&mut self, work: impl Future<Output = T>, why: &str) -> Option<T> {
         tokio::pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => return Some(done),
-                command = self.commands.recv() => if let Some(query) = self.outbox.accept(command?) {
+                request = self.requests.recv() => if let Some(query) = self.outbox.accept(request?) {
                     let _ = self.inputs.send(query.without_answer(why));
                 },
             }

@@ -10,7 +10,6 @@ mod exec_credential;
 mod identity;
 mod outbox;
 mod proxy;
-mod query;
 mod rate_limiter;
 mod requests;
 mod search;

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::decode::NodeAnnotations;
-use super::query::{Command, Query};
 use crate::machine::history::HistoryEntry;
+use crate::ports::{ClusterQuery, ClusterRequest};
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::NodeConfigStatus;
 
@@ -28,13 +28,13 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Keeps a command; gives back a query, which is not to be put off.
-    pub(crate) fn accept(&mut self, command: Command) -> Option<Query> {
-        match command {
-            Command::Query(query) => return Some(query),
-            Command::Watch(map) => self.map = map,
-            Command::Publish(status) => self.status = Some(*status),
-            Command::Emit(entry) => {
+    /// Keeps a request; gives back a query, which is not to be put off.
+    pub(crate) fn accept(&mut self, request: ClusterRequest) -> Option<ClusterQuery> {
+        match request {
+            ClusterRequest::Query(query) => return Some(query),
+            ClusterRequest::Watch(map) => self.map = map,
+            ClusterRequest::Publish(status) => self.status = Some(*status),
+            ClusterRequest::Emit(entry) => {
                 if self.events.len() == EVENTS_KEPT {
                     self.events.pop_front();
                 }
@@ -73,13 +73,13 @@ mod tests {
         let mut outbox = Outbox::default();
         let numbers = |outbox: &Outbox| outbox.events.iter().map(|entry| entry.number).collect::<Vec<_>>();
         for (number, nanos) in [(1, 10), (0, 11), (0, 12), (2, 13)] {
-            assert!(outbox.accept(Command::Emit(Box::new(entry(number, nanos)))).is_none());
+            assert!(outbox.accept(ClusterRequest::Emit(Box::new(entry(number, nanos)))).is_none());
         }
         outbox.remove_sent((0, 12));
         assert_eq!(numbers(&outbox), [1, 0, 2]);
         // While the first is under way, so many come that it has to go.
         for number in 0..u64::try_from(EVENTS_KEPT).unwrap() {
-            outbox.accept(Command::Emit(Box::new(entry(100 + number, 100 + number))));
+            outbox.accept(ClusterRequest::Emit(Box::new(entry(100 + number, 100 + number))));
         }
         assert_eq!((outbox.events.len(), numbers(&outbox)[0]), (EVENTS_KEPT, 100));
         outbox.remove_sent((1, 10));

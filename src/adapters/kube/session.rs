@@ -11,13 +11,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use super::backoff::Backoff;
 use super::client_layer::ClientSignals;
 use super::outbox::{self, EventKey, Outbox};
-use super::query::{Command, Query};
 use super::types::{ConfigMapView, NodeView};
 use super::watch::{ConfigMapWatch, ObjectWatch, WatchEvent};
 use super::{decode, requests};
 use crate::machine::evidence::NodeReadiness;
 use crate::machine::history::HistoryEntry;
 use crate::machine::{FetchError, Input};
+use crate::ports::{ClusterQuery, ClusterRequest};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::NodeSummary;
 use kubelet_config::reported;
@@ -77,13 +77,13 @@ impl<'a> Session<'a> {
     }
 
     /// Works until the credentials are of no more use, or the supervisor ends.
-    pub(crate) async fn run(&mut self, commands: &mut UnboundedReceiver<Command>) -> SessionEnd {
+    pub(crate) async fn run(&mut self, commands: &mut UnboundedReceiver<ClusterRequest>) -> SessionEnd {
         match self.work(commands).await {
             Err(end) => end,
         }
     }
 
-    async fn work(&mut self, commands: &mut UnboundedReceiver<Command>) -> Result<Infallible, SessionEnd> {
+    async fn work(&mut self, commands: &mut UnboundedReceiver<ClusterRequest>) -> Result<Infallible, SessionEnd> {
         let mut node = ObjectWatch::<NodeView>::new(Api::all(self.client.clone()), &self.node_name);
         let _ = self.inputs.send(Input::NodeName(self.node_name.clone()));
         let mut map = self.map_watch();
@@ -97,9 +97,9 @@ impl<'a> Session<'a> {
             tokio::select! {
                 // Cancel-safe: recv, next and pass keep their place, and requests in flight
                 // are kept across turns.
-                command = commands.recv() => {
-                    let watch = matches!(command, Some(Command::Watch(_)));
-                    if let Some(query) = self.outbox.accept(command.ok_or(SessionEnd::Shutdown)?) {
+                request = commands.recv() => {
+                    let watch = matches!(request, Some(ClusterRequest::Watch(_)));
+                    if let Some(query) = self.outbox.accept(request.ok_or(SessionEnd::Shutdown)?) {
                         self.query(query);
                     }
                     if watch {
@@ -135,18 +135,20 @@ impl<'a> Session<'a> {
     }
 
     /// Beside the loop, and to its end even if the session ends before: each query has an answer.
-    fn query(&self, query: Query) {
+    fn query(&self, query: ClusterQuery) {
         let (client, name, inputs) = (self.client.clone(), self.node_name.clone(), self.inputs.clone());
         let (node, signals) = (self.node.clone(), self.signals.clone());
         tokio::spawn(async move {
             let _ = inputs.send(match query {
-                Query::Lease(ticket) => {
+                ClusterQuery::Lease(ticket) => {
                     Input::LeaseObserved(ticket, requests::observe_lease(client, &signals, name).await)
                 }
-                Query::ConfigMap(ticket, map) => {
+                ClusterQuery::ConfigMap(ticket, map) => {
                     Input::ConfigMapFetched(ticket, requests::fetch(client, &signals, map).await)
                 }
-                Query::Pods(ticket) => Input::PodsObserved(ticket, requests::observe_pods(client, name, node).await),
+                ClusterQuery::Pods(ticket) => {
+                    Input::PodsObserved(ticket, requests::observe_pods(client, name, node).await)
+                }
             });
         });
     }

@@ -2,12 +2,8 @@
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::query::Query;
-use crate::machine::history::HistoryEntry;
-use crate::machine::{Input, Ticket};
-use crate::ports;
-use kubelet_config::source::ConfigMapRef;
-use kubelet_config::status::NodeConfigStatus;
+use crate::machine::Input;
+use crate::ports::{self, ClusterRequest};
 
 /// A kubelet without an API server: nothing is assigned to it from there, nobody waits for its
 /// events, and queries are answered at once.
@@ -22,26 +18,16 @@ impl Standalone {
     pub fn new(inputs: UnboundedSender<Input>) -> Self {
         Self { inputs }
     }
-
-    fn answer(&self, input: Input) {
-        let _ = self.inputs.send(input);
-    }
 }
 
 impl ports::Cluster for Standalone {
-    fn watch(&mut self, _: Option<&ConfigMapRef>) {}
-    fn publish(&mut self, _: &NodeConfigStatus) {}
-    fn emit(&mut self, entry: &HistoryEntry) {
-        // Should the node join a cluster one day, old events are not sent there.
-        self.answer(Input::Reported(entry.number));
-    }
-    fn observe_lease(&mut self, ticket: Ticket) {
-        self.answer(Query::Lease(ticket).without_answer("the kubelet is standalone"));
-    }
-    fn observe_pods(&mut self, ticket: Ticket) {
-        self.answer(Query::Pods(ticket).without_answer("the kubelet is standalone"));
-    }
-    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {
-        self.answer(Query::ConfigMap(ticket, map.clone()).without_answer("the kubelet is standalone"));
+    fn submit(&mut self, request: ClusterRequest) {
+        let answer = match request {
+            ClusterRequest::Watch(_) | ClusterRequest::Publish(_) => return,
+            // Should the node join a cluster one day, old events are not sent there.
+            ClusterRequest::Emit(entry) => Input::Reported(entry.number),
+            ClusterRequest::Query(query) => query.without_answer("the kubelet is standalone"),
+        };
+        let _ = self.inputs.send(answer);
     }
 }

@@ -9,14 +9,12 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::LocalFiles;
-use crate::machine::history::HistoryEntry;
-use crate::machine::{Input, Ticket};
-use crate::ports::{self, Local as _, LocalError};
+use crate::machine::Input;
+use crate::ports::{self, ClusterRequest, Local as _, LocalError};
 use kubelet_config::duration::backoff;
 use kubelet_config::local_files;
 use kubelet_config::rendering::Text;
 use kubelet_config::source::{ConfigMapRef, Payload};
-use kubelet_config::status::NodeConfigStatus;
 
 /// Files that are being written, or that others can change, are looked at again after this long, and then after up to
 /// [`AGAIN_MAX`].
@@ -88,32 +86,13 @@ fn payload(files: &LocalFiles) -> Result<Payload, LocalError> {
 }
 
 impl ports::Cluster for LocalSource {
-    fn watch(&mut self, map: Option<&ConfigMapRef>) {
+    fn submit(&mut self, request: ClusterRequest) {
+        let ClusterRequest::Watch(map) = request else { return self.cluster.submit(request) };
         let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
-        let own = map.is_some_and(ConfigMapRef::is_local_files);
-        self.cluster.watch(map.filter(|_| !own));
+        let own = map.as_ref().is_some_and(ConfigMapRef::is_local_files);
+        self.cluster.submit(ClusterRequest::Watch(map.filter(|_| !own)));
         if own {
             self.send(number);
         }
-    }
-
-    fn publish(&mut self, status: &NodeConfigStatus) {
-        self.cluster.publish(status);
-    }
-
-    fn emit(&mut self, entry: &HistoryEntry) {
-        self.cluster.emit(entry);
-    }
-
-    fn observe_lease(&mut self, ticket: Ticket) {
-        self.cluster.observe_lease(ticket);
-    }
-
-    fn observe_pods(&mut self, ticket: Ticket) {
-        self.cluster.observe_pods(ticket);
-    }
-
-    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {
-        self.cluster.fetch(ticket, map);
     }
 }

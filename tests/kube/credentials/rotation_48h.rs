@@ -14,7 +14,7 @@ use kubelet_supervisor::adapters::kube::{Access, ClientLayer, Connected, Fingerp
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::ports::Cluster as _;
+use kubelet_supervisor::ports::{Cluster as _, ClusterRequest};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use testkit::api_server::{ApiServer, Door};
@@ -118,7 +118,7 @@ impl Machine {
                     self.nodes += 1;
                     if self.assigned.last() != Some(&map.name) {
                         self.assigned.push(map.name.clone());
-                        self.cluster.watch(Some(&map));
+                        self.cluster.submit(ClusterRequest::Watch(Some(map)));
                     }
                 }
                 Input::NodeName(name) => assert_eq!(name, NODE),
@@ -146,7 +146,7 @@ impl Machine {
             kubelet_config_key: "kubelet".to_owned(),
         };
         let source = Source { reference, resource_version: version.clone(), uid: format!("uid of {name}") };
-        self.cluster.publish(&NodeConfigStatus {
+        self.cluster.submit(ClusterRequest::Publish(Box::new(NodeConfigStatus {
             assigned: Some(source.clone()),
             active: Some(source),
             condition: Condition {
@@ -155,14 +155,19 @@ impl Machine {
                 message: version.clone(),
             },
             ..NodeConfigStatus::default()
-        });
+        })));
     }
 
     fn emit(&mut self) {
         self.emitted += 1;
         let number = self.emitted;
         let nanos = 1_000_000_000 * number;
-        self.cluster.emit(&HistoryEntry { number, nanos, reason: format!("R{number}"), ..HistoryEntry::default() });
+        self.cluster.submit(ClusterRequest::Emit(Box::new(HistoryEntry {
+            number,
+            nanos,
+            reason: format!("R{number}"),
+            ..HistoryEntry::default()
+        })));
     }
 }
 

@@ -8,7 +8,7 @@ use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::LeaseObservation;
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::ports::Cluster as _;
+use kubelet_supervisor::ports::{Cluster as _, ClusterQuery, ClusterRequest};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -81,7 +81,7 @@ impl Bench {
     async fn trouble(&mut self, words: &str) -> String {
         let deadline = Instant::now() + SOON;
         loop {
-            self.cluster.observe_lease(7);
+            self.cluster.submit(ClusterRequest::Query(ClusterQuery::Lease(7)));
             match next(&mut self.inputs).await {
                 Input::LeaseObserved(7, LeaseObservation::Unreachable(why)) if why.contains(words) => return why,
                 other => assert!(Instant::now() < deadline, "{words}: {other:?}"),
@@ -108,12 +108,12 @@ async fn after_a_rotation_nothing_is_asked_with_the_old_certificate() {
         tokio::time::advance(Duration::from_secs(16)).await;
         tokio::time::resume();
         let before = bench.seen(&format!("0{serial}")).await;
-        bench.cluster.emit(&HistoryEntry {
+        bench.cluster.submit(ClusterRequest::Emit(Box::new(HistoryEntry {
             number: serial,
             nanos: serial,
             reason: "R".to_owned(),
             ..HistoryEntry::default()
-        });
+        })));
         while next(&mut bench.inputs).await != Input::Reported(serial) {}
         let deadline = Instant::now() + SOON;
         while bench.server.watches() != 1 {
@@ -171,7 +171,7 @@ async fn a_client_certificate_that_the_server_does_not_take() {
     bench.server.use_tls(Some(authority.server(&["127.0.0.1"], &bench.clients)));
     let deadline = Instant::now() + SOON;
     loop {
-        bench.cluster.observe_lease(7);
+        bench.cluster.submit(ClusterRequest::Query(ClusterQuery::Lease(7)));
         match next(&mut bench.inputs).await {
             Input::LeaseObserved(7, LeaseObservation::Absent) => break,
             other => assert!(Instant::now() < deadline, "{other:?}"),
@@ -218,7 +218,12 @@ async fn a_pair_of_files_of_which_one_is_new() {
     bench.server.stop();
     bench.trouble("").await;
     bench.server.restart();
-    bench.cluster.emit(&HistoryEntry { number: 7, nanos: 7, reason: "R".to_owned(), ..HistoryEntry::default() });
+    bench.cluster.submit(ClusterRequest::Emit(Box::new(HistoryEntry {
+        number: 7,
+        nanos: 7,
+        reason: "R".to_owned(),
+        ..HistoryEntry::default()
+    })));
     while next(&mut bench.inputs).await != Input::Reported(7) {}
     let requests = bench.server.requests();
     assert!(requests.iter().all(|request| request.peer == "01"), "{requests:?}");

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::rendering::{DropIn, HealthzTarget};
-use kubelet_config::source::{ConfigMapRef, Merge};
+use kubelet_config::source::Merge;
 use kubelet_config::status::NodeConfigStatus;
-use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{KubeletId, Rendered, RunId, Verdict};
 use kubelet_supervisor::machine::{Counter, Input, Level, State, Ticket};
-use kubelet_supervisor::ports::{self, LocalError, LocalPolicy};
+use kubelet_supervisor::ports::{self, ClusterQuery, ClusterRequest, LocalError, LocalPolicy};
 
 use super::standby::StandbySlot;
 use super::store::SimStore;
@@ -207,15 +206,40 @@ impl ports::Probe for Handle {
 }
 
 impl ports::Cluster for Handle {
-    fn watch(&mut self, map: Option<&ConfigMapRef>) {
-        self.note(Call::Watch);
-        self.did("asked");
-        let mut outside = self.0.borrow_mut();
-        outside.watched = map.cloned();
-        let delay = ms(5 + outside.rng.below(20));
-        outside.deliver(delay, Coming::Map);
+    fn submit(&mut self, request: ClusterRequest) {
+        match request {
+            ClusterRequest::Watch(map) => {
+                self.note(Call::Watch);
+                self.did("asked");
+                let mut outside = self.0.borrow_mut();
+                outside.watched = map;
+                let delay = ms(5 + outside.rng.below(20));
+                outside.deliver(delay, Coming::Map);
+            }
+            ClusterRequest::Publish(status) => self.publish(&status),
+            ClusterRequest::Emit(entry) => {
+                self.did("events");
+                self.0.borrow_mut().events.push(entry.reason);
+            }
+            ClusterRequest::Query(query) => {
+                self.did("asked");
+                let mut outside = self.0.borrow_mut();
+                let answer = match query {
+                    ClusterQuery::Lease(ticket) => Coming::Lease(ticket),
+                    ClusterQuery::Pods(ticket) => {
+                        outside.moments.ask_for_pods(ticket);
+                        Coming::Pods(ticket)
+                    }
+                    ClusterQuery::ConfigMap(ticket, map) => Coming::Fetched(ticket, map),
+                };
+                outside.schedule_answer(answer);
+            }
+        }
     }
-    fn publish(&mut self, status: &NodeConfigStatus) {
+}
+
+impl Handle {
+    fn publish(&self, status: &NodeConfigStatus) {
         self.note(Call::Publish);
         self.did("published");
         let mut outside = self.0.borrow_mut();
@@ -224,23 +248,6 @@ impl ports::Cluster for Handle {
         outside.check_traces([&status.assigned, &status.active, &status.last_known_good].into_iter().flatten());
         outside.status = status.clone();
         outside.account.status_is_known = false;
-    }
-    fn emit(&mut self, entry: &HistoryEntry) {
-        self.did("events");
-        self.0.borrow_mut().events.push(entry.reason.clone());
-    }
-    fn observe_lease(&mut self, ticket: Ticket) {
-        self.did("asked");
-        self.0.borrow_mut().schedule_answer(Coming::Lease(ticket));
-    }
-    fn observe_pods(&mut self, ticket: Ticket) {
-        self.did("asked");
-        self.0.borrow_mut().moments.ask_for_pods(ticket);
-        self.0.borrow_mut().schedule_answer(Coming::Pods(ticket));
-    }
-    fn fetch(&mut self, ticket: Ticket, map: &ConfigMapRef) {
-        self.did("asked");
-        self.0.borrow_mut().schedule_answer(Coming::Fetched(ticket, map.clone()));
     }
 }
 
