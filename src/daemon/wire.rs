@@ -16,7 +16,7 @@ use crate::adapters::file_watch;
 use crate::adapters::fsx::GuardedDisk;
 use crate::adapters::host::NodeHost;
 use crate::adapters::http::{self, CommandQueue, Endpoints};
-use crate::adapters::kube::{self, KubeCluster, Standalone};
+use crate::adapters::kube::{KubeCluster, KubeconfigAccess, Standalone};
 use crate::adapters::kubelet_process::{KubeletProcess, MonitorLink, StandbyKubelet};
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::local_files::source::LocalSource;
@@ -321,10 +321,11 @@ fn api_server(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Met
         }
         return Box::new(Standalone::new(inputs));
     };
-    let kube = kube::Settings {
+    let access = KubeconfigAccess {
         kubeconfig: std::path::absolute(kubeconfig).unwrap_or_else(|_| kubeconfig.into()),
         node_name: settings.node_name.clone(),
         hostname_override: settings.args.last("hostname-override").map(str::to_owned),
+        metrics: metrics.clone(),
     };
-    Box::new(KubeCluster::start(kube, settings.config_namespace.clone(), inputs, metrics.clone()))
+    Box::new(KubeCluster::start(access, settings.config_namespace.clone(), inputs, metrics.clone()))
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
-use kubelet_supervisor::adapters::kube::{KubeCluster, Settings};
+use kubelet_supervisor::adapters::kube::{KubeCluster, KubeconfigAccess};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::{LeaseObservation, NodeReadiness};
@@ -42,14 +42,10 @@ impl Bench {
         if credentials {
             server.write_kubeconfig(&kubeconfig);
         }
-        let settings = Settings { kubeconfig, node_name: Some(NODE.to_owned()), hostname_override: None };
+        let (node_name, metrics) = (Some(NODE.to_owned()), Metrics::new());
+        let access = KubeconfigAccess { kubeconfig, node_name, hostname_override: None, metrics: metrics.clone() };
         let (sender, inputs) = unbounded_channel();
-        Bench {
-            server,
-            dir,
-            cluster: KubeCluster::start(settings, "kube-system".to_owned(), sender, Metrics::new()),
-            inputs,
-        }
+        Bench { server, dir, cluster: KubeCluster::start(access, "kube-system".to_owned(), sender, metrics), inputs }
     }
 
     /// The next input that is not about the Node.

@@ -22,17 +22,6 @@ const RENEW_MIN: Duration = Duration::from_secs(10);
 /// A fresh client after this long does no harm, and no timer is asked for what it cannot do.
 const END_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Where to find the API server and ourselves.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The kubelet's `--kubeconfig`.
-    pub kubeconfig: PathBuf,
-    /// `--node-name`.
-    pub node_name: Option<String>,
-    /// The kubelet's `--hostname-override`.
-    pub hostname_override: Option<String>,
-}
-
 /// Where clients come from.
 pub trait Access: Send + Sync + 'static {
     /// Changes when the credentials do. Cheap, and asks nobody.
@@ -63,8 +52,14 @@ pub struct Connected {
 /// The kubelet's kubeconfig.
 #[derive(Clone, Debug)]
 pub struct KubeconfigAccess {
-    settings: Settings,
-    metrics: Metrics,
+    /// The kubelet's `--kubeconfig`.
+    pub kubeconfig: PathBuf,
+    /// `--node-name`.
+    pub node_name: Option<String>,
+    /// The kubelet's `--hostname-override`.
+    pub hostname_override: Option<String>,
+    /// They learn when the certificate ends.
+    pub metrics: Metrics,
 }
 
 impl Access for KubeconfigAccess {
@@ -78,14 +73,8 @@ impl Access for KubeconfigAccess {
 }
 
 impl KubeconfigAccess {
-    /// Of these settings; the certificate's end goes to the metrics.
-    #[must_use]
-    pub fn new(settings: Settings, metrics: Metrics) -> Self {
-        Self { settings, metrics }
-    }
-
     async fn build(&self, layer: ClientLayer) -> Result<Connected, String> {
-        let path = self.settings.kubeconfig.display().to_string();
+        let path = self.kubeconfig.display().to_string();
         let at = |why: String| format!("{path}: {why}");
         let files = self.load_files().await?;
         let fingerprint = files.fingerprint();
@@ -119,14 +108,14 @@ impl KubeconfigAccess {
 
     /// Not on the thread that minds the kubelet: a file may be on a file system that hangs.
     async fn load_files(&self) -> Result<CredentialFiles, String> {
-        let path = self.settings.kubeconfig.clone();
+        let path = self.kubeconfig.clone();
         tokio::task::spawn_blocking(move || CredentialFiles::load(&path)).await.map_err(|error| error.to_string())
     }
 
     fn node_name(&self, login: &Login, notices: &mut Vec<String>) -> String {
-        let fallback = || identity::host_name(self.settings.hostname_override.as_deref());
+        let fallback = || identity::host_name(self.hostname_override.as_deref());
         let certified = login.identity.node_name.clone();
-        let name = self.settings.node_name.clone().or_else(|| certified.clone()).unwrap_or_else(fallback);
+        let name = self.node_name.clone().or_else(|| certified.clone()).unwrap_or_else(fallback);
         if let Some(certified) = certified.filter(|certified| *certified != name) {
             notices.push(format!("--node-name {name} is not the name in the client certificate, {certified}"));
         }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use super::access::{Access, Connected, KubeconfigAccess, Settings};
+use super::access::{Access, Connected};
 use super::outbox::Outbox;
 use super::search::{CredentialSearch, Refusals};
 use super::session::{Session, SessionEnd};
@@ -22,18 +22,7 @@ pub struct KubeCluster {
 impl KubeCluster {
     /// Starts the task; `namespace` is that of labels which name none.
     #[must_use]
-    pub fn start(settings: Settings, namespace: String, inputs: UnboundedSender<Input>, metrics: Metrics) -> Self {
-        Self::start_with(KubeconfigAccess::new(settings, metrics.clone()), namespace, inputs, metrics)
-    }
-
-    /// The same with clients from elsewhere.
-    #[must_use]
-    pub fn start_with(
-        access: impl Access,
-        namespace: String,
-        inputs: UnboundedSender<Input>,
-        metrics: Metrics,
-    ) -> Self {
+    pub fn start(access: impl Access, namespace: String, inputs: UnboundedSender<Input>, metrics: Metrics) -> Self {
         let (sender, requests) = unbounded_channel();
         tokio::spawn(Task { namespace, requests, inputs, outbox: Outbox::default() }.run(access, metrics));
         Self { requests: sender }
@@ -77,7 +66,7 @@ impl Task {
             // A session that is dropped takes its watches and its connections along; what was not answered yet is still in
             // the outbox.
             let replacement = tokio::select! {
-                end = session.run(&mut self.requests) => match end {
+                Err(end) = session.run(&mut self.requests) => match end {
                     SessionEnd::Shutdown => return None,
                     SessionEnd::Unauthorized => None,
                 },

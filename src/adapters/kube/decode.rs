@@ -7,8 +7,8 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::types::{ConfigMapView, LeaseView, NodeView, PodView};
-use crate::machine::FetchError;
 use crate::machine::evidence::{LeaseObservation, NodePressure, NodeReadiness};
+use crate::machine::{FetchError, Input};
 use kubelet_config::assignment::{self, Assignment};
 use kubelet_config::pods::{self, NodeSummary, PodSummary};
 use kubelet_config::preflight::{ANSWER_ANNOTATION, MAX_ANSWER, REQUEST_ANNOTATION};
@@ -20,22 +20,12 @@ use kubelet_config::status::{ABOUT_ANNOTATION, CONDITION, PublishedStatus, STATU
 const PREFIX: &str = "kubelet-supervisor.io/";
 
 /// What a Node's annotations ask for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeAnnotations {
-    /// `retry`.
-    pub retry: Option<String>,
-    /// `confirm`.
-    pub confirm: Option<String>,
-}
-
-pub(super) fn node_annotations(node: &NodeView) -> NodeAnnotations {
+pub(super) fn node_annotations(node: &NodeView) -> Input {
     let annotation = |name: &str| {
-        node.metadata
-            .annotations
-            .as_ref()
-            .and_then(|all| all.get(&format!("{PREFIX}{name}")).map(|value| reported::text(value)))
+        let annotations = node.metadata.annotations.as_ref()?;
+        annotations.get(&format!("{PREFIX}{name}")).map(|value| reported::text(value))
     };
-    NodeAnnotations { retry: annotation("retry"), confirm: annotation("confirm") }
+    Input::NodeAnnotations { retry: annotation("retry"), confirm: annotation("confirm") }
 }
 
 /// What the Node is asked to judge, and the answer that it shows.
@@ -80,7 +70,7 @@ fn assigned(node: &NodeView, namespace: &str) -> Assignment {
 
 /// What the Node says of us.
 pub(super) fn published_status(node: NodeView) -> PublishedStatus {
-    let condition = own_condition(&node);
+    let condition = conditions(&node, CONDITION).next().cloned();
     let (preflight_request, preflight) = preflight(&node);
     let mut annotations = node.metadata.annotations.unwrap_or_default();
     PublishedStatus {
@@ -117,26 +107,24 @@ pub(super) fn config_map_error(map: &ConfigMapRef, code: Option<u16>, why: Strin
 
 /// The condition Ready; `None` while there is none.
 pub(super) fn node_readiness(node: &NodeView) -> Option<NodeReadiness> {
-    let conditions = node.status.conditions.as_ref()?.as_array()?;
-    let ready = conditions.iter().find(|condition| text(condition, "type") == "Ready")?;
+    let ready = conditions(node, "Ready").next()?;
+    let has = |pressure: &NodePressure| {
+        conditions(node, pressure.condition()).any(|condition| text(condition, "status") == "True")
+    };
     let parts = [text(ready, "reason"), text(ready, "message")];
     let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     Some(NodeReadiness {
         ready: text(ready, "status") == "True",
         heartbeat: reported::text(text(ready, "lastHeartbeatTime")),
         message: reported::text(&parts.join(": ")),
-        pressure: NodePressure::ALL.into_iter().filter(|pressure| is_true(conditions, pressure.condition())).collect(),
+        pressure: NodePressure::ALL.into_iter().filter(has).collect(),
     })
 }
 
-fn is_true(conditions: &[Value], kind: &str) -> bool {
-    conditions.iter().any(|condition| text(condition, "type") == kind && text(condition, "status") == "True")
-}
-
-/// Our own condition, as the Node has it.
-fn own_condition(node: &NodeView) -> Option<Value> {
-    let conditions = node.status.conditions.as_ref()?.as_array()?;
-    conditions.iter().find(|condition| text(condition, "type") == CONDITION).cloned()
+/// Conditions of this type: one, if any.
+fn conditions<'a>(node: &'a NodeView, kind: &str) -> impl Iterator<Item = &'a Value> {
+    let all = node.status.conditions.as_ref().and_then(Value::as_array).into_iter().flatten();
+    all.filter(move |condition| text(condition, "type") == kind)
 }
 
 fn text<'a>(object: &'a Value, field: &str) -> &'a str {

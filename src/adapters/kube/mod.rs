@@ -19,7 +19,7 @@ mod transport;
 mod types;
 mod watch;
 
-pub use access::{Access, Connected, KubeconfigAccess, Settings};
+pub use access::{Access, Connected, KubeconfigAccess};
 pub use client_layer::{ClientLayer, ClientSignals};
 pub use cluster::KubeCluster;
 pub use credentials::{CredentialFiles, Fingerprint, Login};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::decode::NodeAnnotations;
+use crate::machine::Input;
 use crate::machine::history::HistoryEntry;
 use crate::ports::{ClusterQuery, ClusterRequest};
 use kubelet_config::source::ConfigMapRef;
@@ -22,9 +22,9 @@ pub(crate) struct Outbox {
     pub(crate) events: VecDeque<HistoryEntry>,
     /// The Node's annotations as sent to the machine, which must learn of one that was
     /// taken away while we were not connected; none if nothing was sent in this life.
-    pub(crate) annotations: Option<NodeAnnotations>,
+    pub(crate) annotations: Option<Input>,
     /// The same of what the Node is asked to judge, and its answer.
-    pub(crate) preflight: Option<(Option<String>, Option<String>)>,
+    pub(crate) preflight: Option<Input>,
 }
 
 impl Outbox {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backon::ExponentialBackoff;
+use futures_util::future::OptionFuture;
 use tokio::time::Instant;
 
 use super::access::{Access, Connected};
@@ -93,19 +94,13 @@ impl<A: Access> CredentialSearch<A> {
         signals: &ClientSignals,
     ) -> Option<(Connected, Arc<ClientSignals>)> {
         loop {
-            let renewal = async {
-                match renew_at {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             let due = tokio::select! {
                 () = tokio::time::sleep(CHECK_INTERVAL) => {
                     self.last_logged.clear(); // this is another story now
                     false
                 }
                 () = signals.auth_failure() => false,
-                () = renewal => true,
+                Some(()) = OptionFuture::from(renew_at.map(tokio::time::sleep_until)) => true,
             };
             if due || self.access.fingerprint().await != fingerprint {
                 return Some(self.find("the new credentials cannot be used yet, those before are kept").await);

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::future::{BoxFuture, FutureExt as _, OptionFuture};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -14,7 +14,6 @@ use super::outbox::{self, EventKey, Outbox};
 use super::types::{ConfigMapView, NodeView};
 use super::watch::{ConfigMapWatch, ObjectWatch, WatchEvent};
 use super::{decode, requests};
-use crate::machine::evidence::NodeReadiness;
 use crate::machine::history::HistoryEntry;
 use crate::machine::{FetchError, Input};
 use crate::ports::{ClusterQuery, ClusterRequest};
@@ -46,7 +45,7 @@ pub(crate) struct Session<'a> {
     dropped: Option<NodeConfigStatus>,
     watch_error: Option<String>,
     /// The condition Ready as it was last sent to the machine.
-    ready: Option<NodeReadiness>,
+    ready: Option<Input>,
     /// What the admission of pods looks at, as last seen.
     node: NodeSummary,
 }
@@ -77,13 +76,10 @@ impl<'a> Session<'a> {
     }
 
     /// Works until the credentials are of no more use, or the supervisor ends.
-    pub(crate) async fn run(&mut self, commands: &mut UnboundedReceiver<ClusterRequest>) -> SessionEnd {
-        match self.work(commands).await {
-            Err(end) => end,
-        }
-    }
-
-    async fn work(&mut self, commands: &mut UnboundedReceiver<ClusterRequest>) -> Result<Infallible, SessionEnd> {
+    pub(crate) async fn run(
+        &mut self,
+        commands: &mut UnboundedReceiver<ClusterRequest>,
+    ) -> Result<Infallible, SessionEnd> {
         let mut node = ObjectWatch::<NodeView>::new(Api::all(self.client.clone()), &self.node_name);
         let _ = self.inputs.send(Input::NodeName(self.node_name.clone()));
         let mut map = self.map_watch();
@@ -107,13 +103,19 @@ impl<'a> Session<'a> {
                     }
                 }
                 event = node.next() => self.node_observed(event)?,
-                event = next_map(&mut map) => self.map_observed(event)?,
+                Some(event) = OptionFuture::from(map.as_mut().map(ConfigMapWatch::next)) => self.map_observed(event)?,
                 () = status_backoff.elapsed(), if patch.is_none() && status.is_some() => {
                     patch = status.zip(self.shown.as_ref()).map(|(status, shown)| self.patch(status, shown));
                 }
-                (status, result) = answer(&mut patch) => self.patched(result, status, &mut status_backoff),
+                Some((status, result)) = OptionFuture::from(patch.as_mut()) => {
+                    patch = None;
+                    self.patched(result, status, &mut status_backoff);
+                }
                 () = event_backoff.elapsed(), if post.is_none() && unsent.is_some() => post = unsent.map(|entry| self.post(entry)),
-                (event, result) = answer(&mut post) => self.posted(result, event, &mut event_backoff),
+                Some((event, result)) = OptionFuture::from(post.as_mut()) => {
+                    post = None;
+                    self.posted(result, event, &mut event_backoff);
+                }
             }
         }
     }
@@ -163,26 +165,19 @@ impl<'a> Session<'a> {
             WatchEvent::Object(node) => {
                 self.recovered();
                 self.node = decode::node_summary(&node);
-                if let Some(ready) = decode::node_readiness(&node).filter(|ready| self.ready.as_ref() != Some(ready)) {
-                    self.ready = Some(ready.clone());
-                    let _ = self.inputs.send(Input::NodeObserved(ready));
+                if let Some(ready) = decode::node_readiness(&node) {
+                    send_news(&self.inputs, &mut self.ready, Input::NodeObserved(ready));
                 }
                 let _ = self.inputs.send(Input::AssignedByLabels(decode::is_by_labels(&node)));
                 let _ = self.inputs.send(Input::Node(decode::assignment(&node, &self.namespace)));
                 let annotations = decode::node_annotations(&node);
                 // A confirmation may be there before the version it is for: it is sent as long as it stands.
-                if self.outbox.annotations.as_ref() != Some(&annotations) || annotations.confirm.is_some() {
-                    self.outbox.annotations = Some(annotations.clone());
-                    let _ = self
-                        .inputs
-                        .send(Input::NodeAnnotations { retry: annotations.retry, confirm: annotations.confirm });
+                if matches!(annotations, Input::NodeAnnotations { confirm: Some(_), .. }) {
+                    self.outbox.annotations = None;
                 }
-                let preflight = decode::preflight(&node);
-                if self.outbox.preflight.as_ref() != Some(&preflight) {
-                    self.outbox.preflight = Some(preflight.clone());
-                    let (request, answer) = preflight;
-                    let _ = self.inputs.send(Input::PreflightRequested { request, answer });
-                }
+                send_news(&self.inputs, &mut self.outbox.annotations, annotations);
+                let (request, answer) = decode::preflight(&node);
+                send_news(&self.inputs, &mut self.outbox.preflight, Input::PreflightRequested { request, answer });
                 self.shown = Some(decode::published_status(node));
             }
             WatchEvent::Absent => {
@@ -283,20 +278,13 @@ impl<'a> Session<'a> {
     }
 }
 
-async fn next_map(map: &mut Option<ConfigMapWatch>) -> WatchEvent<ConfigMapView> {
-    match map {
-        Some(map) => map.next().await,
-        None => std::future::pending().await,
-    }
-}
-
 /// A request under way, if there is one.
 type InFlight<T> = Option<BoxFuture<'static, T>>;
 
-/// The answer to a request in flight, which is taken off; for ever if there is none.
-async fn answer<T>(request: &mut InFlight<T>) -> T {
-    let Some(future) = request else { return std::future::pending().await };
-    let result = future.await;
-    *request = None;
-    result
+/// Sends what is not the same as it was sent last.
+fn send_news(inputs: &UnboundedSender<Input>, last: &mut Option<Input>, input: Input) {
+    if last.as_ref() != Some(&input) {
+        *last = Some(input.clone());
+        let _ = inputs.send(input);
+    }
 }

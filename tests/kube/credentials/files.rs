@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kubelet_supervisor::adapters::kube::{Access as _, ClientLayer, Connected, KubeconfigAccess, Settings};
+use kubelet_supervisor::adapters::kube::{Access as _, ClientLayer, Connected, KubeconfigAccess};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use serde_json::{Value, json};
 
@@ -23,8 +23,8 @@ impl CredentialDir {
 
     fn access(&self) -> KubeconfigAccess {
         let kubeconfig = self.dir.path().join("kubelet.conf");
-        let settings = Settings { kubeconfig, node_name: None, hostname_override: Some("other".to_owned()) };
-        KubeconfigAccess::new(settings, self.metrics.clone())
+        let hostname_override = Some("other".to_owned());
+        KubeconfigAccess { kubeconfig, node_name: None, hostname_override, metrics: self.metrics.clone() }
     }
 
     pub(super) fn write(&self, name: &str, text: impl AsRef<[u8]>) {

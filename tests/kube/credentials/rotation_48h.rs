@@ -186,7 +186,7 @@ async fn two_days_of_hourly_rotation_lose_nothing() {
     let world = Arc::new(Mutex::new(World::default()));
     let (sender, inputs) = unbounded_channel();
     let access = Rotating { world: Arc::clone(&world), door: server.door() };
-    let cluster = KubeCluster::start_with(access, "kube-system".to_owned(), sender, Metrics::new());
+    let cluster = KubeCluster::start(access, "kube-system".to_owned(), sender, Metrics::new());
     let mut machine =
         Machine { cluster, inputs, nodes: 0, assigned: vec![], versions: vec![], emitted: 0, reported: vec![] };
 

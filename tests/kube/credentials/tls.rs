@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kubelet_config::assignment::Assignment;
-use kubelet_supervisor::adapters::kube::{KubeCluster, Settings};
+use kubelet_supervisor::adapters::kube::{KubeCluster, KubeconfigAccess};
 use kubelet_supervisor::adapters::metrics::Metrics;
 use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::LeaseObservation;
@@ -46,8 +46,10 @@ impl Bench {
         let kubeconfig = dir.path().join("kubelet.conf");
         std::fs::write(&kubeconfig, super::kubeconfig(&cluster, user).to_string()).unwrap();
         let (sender, inputs) = unbounded_channel();
-        let settings = Settings { kubeconfig, node_name: None, hostname_override: None };
-        let cluster = KubeCluster::start(settings, String::new(), sender, Metrics::new());
+        let metrics = Metrics::new();
+        let access =
+            KubeconfigAccess { kubeconfig, node_name: None, hostname_override: None, metrics: metrics.clone() };
+        let cluster = KubeCluster::start(access, String::new(), sender, metrics);
         let bench = Bench { server, dir, clients, cluster, inputs };
         bench.rotate(1);
         bench

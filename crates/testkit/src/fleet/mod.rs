@@ -122,7 +122,7 @@ impl Fleet {
         let node = Arc::new(Node { name: name.to_owned(), ..Node::default() });
         let (inputs, queue) = unbounded_channel();
         let access = Given { connect, node_name: name.to_owned() };
-        let cluster = KubeCluster::start_with(access, namespace, inputs.clone(), Metrics::new());
+        let cluster = KubeCluster::start(access, namespace, inputs.clone(), Metrics::new());
         let (report, reports) = watch::channel(Report::default());
         let stand_in = StandIn::new(Arc::clone(&node), pace, cluster, inputs, report, proven);
         let settings = Settings { trial_duration: pace.trial, ..Settings::default() };

@@ -31,7 +31,7 @@ fn a_node_as_a_kubelet_reports_it() {
     let summary = node_summary(&node);
     assert_eq!((summary.name.as_str(), summary.capacity.len(), summary.allocatable.len()), ("n1", 3, 1));
     assert_eq!(summary.labels.unwrap()["a"], "b");
-    assert_eq!(node_annotations(&node), NodeAnnotations { retry: Some("222".to_owned()), confirm: None });
+    assert_eq!(node_annotations(&node), Input::NodeAnnotations { retry: Some("222".to_owned()), confirm: None });
     assert_eq!(assignment(&node, "ns"), Assignment::Local);
 }
 
