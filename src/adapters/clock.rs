@@ -1,16 +1,14 @@
 //! The clocks.
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, RawFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{self, Expiration, TimerFlags, TimerSetTimeFlags};
-use tokio::io::Interest;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::inotify::register;
+use super::inotify::{Raw, register};
 use crate::machine::Input;
 use crate::machine::model::Moment;
 use crate::os::boot_time;
@@ -35,31 +33,17 @@ pub fn boot_id() -> u128 {
 }
 
 /// A timer that never fires and ends when somebody sets the wall clock (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET).
-#[derive(Debug)]
-struct SetTimer(timerfd::TimerFd);
-
-impl AsRawFd for SetTimer {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
-impl SetTimer {
-    fn start() -> io::Result<AsyncFd<Self>> {
-        let timer = timerfd::TimerFd::new(
-            timerfd::ClockId::CLOCK_REALTIME,
-            TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC,
-        )?;
-        let never = TimeSpec::new(nix::libc::time_t::MAX, 0);
-        let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET;
-        timer.set(Expiration::OneShot(never), flags)?;
-        register(Self(timer), Interest::READABLE)
-    }
+fn set_timer() -> io::Result<AsyncFd<Raw<TimerFd>>> {
+    let timer = TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
+    let never = TimeSpec::new(nix::libc::time_t::MAX, 0);
+    let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET;
+    timer.set(Expiration::OneShot(never), flags)?;
+    register(timer)
 }
 
 /// Begins to watch the wall clock: each time that it is set is one [`Input::ClockSet`]. It may run fast or slow unnoticed.
 pub(crate) fn watch(inputs: UnboundedSender<Input>) {
-    match SetTimer::start() {
+    match set_timer() {
         Ok(timer) => drop(tokio::spawn(run(timer, inputs))),
         Err(error) => tracing::warn!(
             "the wall clock is not watched (timerfd: {error}): what was refused as out of date is asked again at the next \
@@ -68,7 +52,7 @@ pub(crate) fn watch(inputs: UnboundedSender<Input>) {
     }
 }
 
-async fn run(timer: AsyncFd<SetTimer>, inputs: UnboundedSender<Input>) {
+async fn run(timer: AsyncFd<Raw<TimerFd>>, inputs: UnboundedSender<Input>) {
     while let Ok(mut ready) = timer.readable().await {
         match timer.get_ref().0.wait() {
             Ok(()) if inputs.send(Input::ClockSet).is_err() => return,

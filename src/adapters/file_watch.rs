@@ -12,7 +12,7 @@ use nix::sys::inotify::{AddWatchFlags, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::inotify::{CONTENT, Inotify, WHOLE, events};
+use super::inotify::{self, CONTENT, Inotify, Raw, WHOLE, events};
 use crate::machine::Input;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::rendering::DROP_IN_DEPTH;
@@ -151,7 +151,7 @@ impl WatchPaths {
 }
 
 fn start(watch: Watch, found: impl Fn() -> WatchPaths + Send + Sync + 'static, inputs: UnboundedSender<Input>) {
-    match Inotify::open() {
+    match inotify::open() {
         Ok(inotify) => drop(tokio::spawn(run(inotify, watch, Arc::new(found), inputs))),
         Err(error) => {
             watch.warn(&format!("inotify: {error}"));
@@ -207,7 +207,7 @@ async fn poll(
 type RelevantNames = HashMap<WatchDescriptor, Option<Vec<OsString>>>;
 
 async fn run(
-    inotify: AsyncFd<Arc<Inotify>>,
+    inotify: AsyncFd<Raw<Arc<Inotify>>>,
     watch: Watch,
     found: Arc<impl Fn() -> WatchPaths + Send + Sync + 'static>,
     inputs: UnboundedSender<Input>,
@@ -216,11 +216,13 @@ async fn run(
     let Watch { mask, settle, .. } = watch;
     loop {
         // What is written meanwhile is an event of the watches before these, or of these.
-        let (instance, find) = (inotify.get_ref().clone(), found.clone());
+        let (instance, find) = (inotify.get_ref().0.clone(), found.clone());
         let watched = tokio::task::spawn_blocking(move || watch_all(&instance, mask, &find())).await;
         let Ok((names, failed)) = watched else { return };
         // Such as the directory above one that was not there.
-        before.keys().filter(|wd| !names.contains_key(wd)).for_each(|wd| inotify.get_ref().forget(*wd));
+        for wd in before.keys().filter(|wd| !names.contains_key(wd)) {
+            let _ = inotify.get_ref().0.rm_watch(*wd); // it may have gone by itself
+        }
         if failed != last_logged {
             if let Some(why) = &failed {
                 watch.warn(why);
@@ -257,7 +259,7 @@ fn is_relevant(relevant: &RelevantNames, wd: WatchDescriptor, name: Option<&OsSt
 fn watch_all(inotify: &Inotify, mask: AddWatchFlags, watched: &WatchPaths) -> (RelevantNames, Option<String>) {
     let (mut counts, mut failed) = (RelevantNames::new(), None);
     let mut watch_dir = |dir: &Path| {
-        inotify.watch(dir, mask).unwrap_or_else(|error| {
+        inotify::watch(inotify, dir, mask).unwrap_or_else(|error| {
             failed.get_or_insert(format!("inotify: {error}")); // such as all of fs.inotify.max_user_watches in use
             None
         })

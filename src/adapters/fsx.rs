@@ -55,46 +55,29 @@ pub trait Disk {
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
-/// The real thing, at the paths that it is allowed.
-pub(crate) trait Guard {
-    /// The path, if what lies there may be read and written.
-    fn at<'a>(&self, path: &'a Path) -> io::Result<&'a Path>;
-}
-
-/// The real thing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RealDisk;
-
-impl Guard for RealDisk {
-    fn at<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
-        Ok(path)
-    }
-}
-
-/// The real thing below a directory that must be root's alone: what others can change there, or on the way there, is neither read
+/// The real thing. Below a directory that must be root's alone, what others can change there, or on the way there, is neither read
 /// nor written. It is looked at each time, so that an administrator who mends it restarts nothing.
-#[derive(Clone, Debug)]
-pub(crate) struct GuardedDisk {
-    root: PathBuf,
+#[derive(Clone, Debug, Default)]
+pub struct RealDisk {
+    guarded: Option<PathBuf>,
 }
 
-impl GuardedDisk {
+impl RealDisk {
     /// `root` and all below it is guarded; what lies elsewhere is not.
-    pub(crate) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+    pub(crate) fn guarded(root: &Path) -> Self {
+        Self { guarded: Some(root.to_owned()) }
     }
-}
 
-impl Guard for GuardedDisk {
+    /// The path, if what lies there may be read and written.
     fn at<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
-        if path.starts_with(&self.root) {
+        if self.guarded.as_ref().is_some_and(|root| path.starts_with(root)) {
             ownership::check(path).map_err(|error| io::Error::new(error.kind(), error))?;
         }
         Ok(path)
     }
 }
 
-impl<G: Guard> Disk for G {
+impl Disk for RealDisk {
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         File::open(self.at(path)?)?.take(limit + 1).read_to_end(&mut bytes)?;
@@ -172,22 +155,21 @@ impl fmt::Display for FileId {
     }
 }
 
-/// Replaces a file so that after a crash it holds the old bytes or the new ones.
+/// Replaces a file so that after a crash it holds the old bytes or the new ones; they are written beside it first.
 ///
 /// # Errors
 /// The failing step's, as the system gives it.
-pub fn replace<D: Disk + ?Sized>(disk: &D, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let temporary = temporary_beside(path);
+pub fn replace(disk: &impl Disk, path: &Path, temporary: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     // A crash up to the rename leaves a temporary file, which the next replace overwrites.
     let steps = || -> io::Result<()> {
-        disk.write(&temporary, bytes, mode)?;
-        disk.sync(&temporary)?;
-        disk.rename(&temporary, path)?;
+        disk.write(temporary, bytes, mode)?;
+        disk.sync(temporary)?;
+        disk.rename(temporary, path)?;
         // Without this the rename may be lost by a power cut.
         disk.sync(path.parent().unwrap_or(path))
     };
     steps().inspect_err(|_| {
-        let _ = disk.remove(&temporary);
+        let _ = disk.remove(temporary);
     })
 }
 

@@ -5,15 +5,16 @@ mod command_queue;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backon::{ExponentialBuilder, Retryable as _};
-pub(crate) use command_queue::{CommandQueue, Outcome};
+pub(crate) use command_queue::CommandQueue;
 use exposition::http::{Answer, HEADER_TIMEOUT, Readiness, response};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
@@ -35,7 +36,7 @@ pub(crate) struct Endpoints {
     /// The metrics.
     pub(crate) metrics: Metrics,
     /// The state, as of the latest step.
-    pub(crate) page: Arc<RwLock<StatusPage>>,
+    pub(crate) page: Arc<Mutex<StatusPage>>,
     /// Bounds the connections to the listener, which every process of the node can open.
     pub(crate) slots: Arc<Semaphore>,
     /// Bounds those to the control socket, which only root can.
@@ -76,7 +77,7 @@ impl Endpoints {
 
     /// `is_root`: whoever asks may see what the configuration says.
     fn answer(&self, request: &Request<Incoming>, is_root: bool) -> Answer {
-        let page = self.page.read().map(|page| page.clone()).unwrap_or_default();
+        let page = self.page.lock().clone();
         if is_root && request.method() == Method::GET && request.uri().path() == "/status" {
             return response(StatusCode::OK, "application/json", page.status_now());
         }
@@ -120,12 +121,10 @@ async fn command(commands: &CommandQueue, request: Request<Incoming>) -> Answer 
     };
     match serde_json::from_slice::<Command>(&body) {
         Err(error) => text_response(StatusCode::BAD_REQUEST, &format!("not a command this supervisor knows: {error}")),
-        Ok(command) => match commands.submit(command).await {
-            Outcome::Done(text) => text_response(StatusCode::OK, &text),
-            Outcome::Refused(why) => text_response(StatusCode::CONFLICT, &why),
-            Outcome::Busy(why) => text_response(StatusCode::SERVICE_UNAVAILABLE, why),
-            Outcome::NoAnswer(why) => text_response(StatusCode::GATEWAY_TIMEOUT, why),
-        },
+        Ok(command) => {
+            let (code, text) = commands.submit(command).await;
+            text_response(code, &text)
+        }
     }
 }
 
@@ -321,9 +320,9 @@ mod tests {
         for _ in 0..16 {
             inputs.recv().await.unwrap();
         }
-        assert!(matches!(commands.submit(Command::Thaw).await, Outcome::Busy(_)));
+        assert_eq!(commands.submit(Command::Thaw).await.0, StatusCode::SERVICE_UNAVAILABLE);
         for answer in asking {
-            assert!(matches!(answer.await.unwrap(), Outcome::NoAnswer(_)));
+            assert_eq!(answer.await.unwrap().0, StatusCode::GATEWAY_TIMEOUT);
         }
         // Their places are free again, also of those who went away before the answer.
         for _ in 0..20 {
@@ -331,6 +330,7 @@ mod tests {
             assert!(gone.is_err());
         }
         drop(inputs);
-        assert!(matches!(commands.submit(Command::Thaw).await, Outcome::Busy(why) if why.contains("on its way out")));
+        let (code, why) = commands.submit(Command::Thaw).await;
+        assert!(code == StatusCode::SERVICE_UNAVAILABLE && why.contains("on its way out"), "{why}");
     }
 }

@@ -1,7 +1,7 @@
 //! inotify, as a stream of events.
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,49 +24,44 @@ pub(crate) const CONTENT: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
 /// The same, as far as a file is whole then: not while it is being written.
 pub(crate) const WHOLE: AddWatchFlags = CONTENT.difference(AddWatchFlags::IN_MODIFY);
 
-/// An instance. nix's has no raw descriptor, which [`AsyncFd`] wants.
-#[derive(Debug)]
-pub(crate) struct Inotify(nix::sys::inotify::Inotify);
+/// An instance of the kernel's.
+pub(crate) type Inotify = nix::sys::inotify::Inotify;
 
-impl AsRawFd for Inotify {
+/// Opens one.
+pub(crate) fn open() -> io::Result<AsyncFd<Raw<Arc<Inotify>>>> {
+    register(Arc::new(Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?))
+}
+
+/// Watches a directory; `None` if there is none. It may block, where the disk does.
+pub(crate) fn watch(inotify: &Inotify, dir: &Path, mask: AddWatchFlags) -> io::Result<Option<WatchDescriptor>> {
+    match inotify.add_watch(dir, mask) {
+        Ok(wd) => Ok(Some(wd)),
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ELOOP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What has a descriptor, but no raw one, which [`AsyncFd`] wants.
+#[derive(Debug)]
+pub(crate) struct Raw<T>(pub(crate) T);
+
+impl<T: AsFd> AsRawFd for Raw<T> {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_fd().as_raw_fd()
     }
 }
 
-impl Inotify {
-    /// Opens one.
-    pub(crate) fn open() -> io::Result<AsyncFd<Arc<Self>>> {
-        let opened = nix::sys::inotify::Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC);
-        register(Arc::new(Self(opened?)), Interest::READABLE)
-    }
-
-    /// Watches a directory; `None` if there is none. It may block, where the disk does.
-    pub(crate) fn watch(&self, dir: &Path, mask: AddWatchFlags) -> io::Result<Option<WatchDescriptor>> {
-        match self.0.add_watch(dir, mask) {
-            Ok(wd) => Ok(Some(wd)),
-            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ELOOP) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Ends a watch, which may have gone by itself.
-    pub(crate) fn forget(&self, watch: WatchDescriptor) {
-        let _ = self.0.rm_watch(watch);
-    }
-}
-
-/// For a file whose readiness tokio is to tell.
+/// For a file that tokio is to tell us is readable.
 #[allow(
     deprecated,
     reason = "its successor is unsafe, which belongs elsewhere; both types own the descriptor that they give"
 )]
-pub(crate) fn register<T: AsRawFd>(descriptor: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    AsyncFd::with_interest(descriptor, interest)
+pub(crate) fn register<T: AsFd>(descriptor: T) -> io::Result<AsyncFd<Raw<T>>> {
+    AsyncFd::with_interest(Raw(descriptor), Interest::READABLE)
 }
 
 /// Waits for events. Cancel-safe: what was not read stays in the kernel's queue.
-pub(crate) async fn events(inotify: &AsyncFd<Arc<Inotify>>) -> Vec<InotifyEvent> {
+pub(crate) async fn events(inotify: &AsyncFd<Raw<Arc<Inotify>>>) -> Vec<InotifyEvent> {
     loop {
         let Ok(mut ready) = inotify.readable().await else { return std::future::pending().await };
         match inotify.get_ref().0.read_events() {

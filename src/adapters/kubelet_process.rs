@@ -13,7 +13,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
 use self::follow::{Follower, Next};
-use super::inotify::register;
+use super::inotify::{Raw, register};
 use crate::machine::Input;
 use crate::machine::model::{Rendered, RunId};
 use crate::monitor::wire::{Child, PROTOCOL, Request, Status, WORKER_FD};
@@ -32,7 +32,7 @@ pub(crate) use standby::test_parking;
 /// The worker's end of the socket to the monitor. Cloned, it is the same.
 #[derive(Clone, Debug)]
 pub struct MonitorLink {
-    socket: Arc<AsyncFd<OwnedFd>>,
+    socket: Arc<AsyncFd<Raw<OwnedFd>>>,
     status: watch::Receiver<Status>,
     tickets: Arc<AtomicU64>,
 }
@@ -45,7 +45,7 @@ impl MonitorLink {
     pub fn take_up() -> io::Result<Self> {
         let socket = fork::inherited(WORKER_FD).ok_or(io::ErrorKind::NotConnected)?;
         fork::set_nonblocking(&socket)?;
-        let socket = Arc::new(register(socket, Interest::READABLE)?);
+        let socket = Arc::new(register(socket)?);
         let (seen, status) = watch::channel(Status::default());
         let link = Self { socket: socket.clone(), status, tickets: Arc::default() };
         link.send(&Request::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() });
@@ -83,13 +83,13 @@ impl MonitorLink {
 
     /// Says it, if the monitor takes it: one that takes nothing has ended, or is about to end us.
     pub fn send(&self, request: &Request) {
-        if let Err(error) = say(self.socket.get_ref(), request) {
+        if let Err(error) = say(&self.socket.get_ref().0, request) {
             tracing::warn!("the monitor takes no message: {error}");
         }
     }
 }
 
-fn next(socket: &OwnedFd) -> io::Result<Status> {
+fn next(Raw(socket): &Raw<OwnedFd>) -> io::Result<Status> {
     match receive(socket)? {
         Some(Ok(message)) => serde_json::from_slice(&message).map_err(io::Error::from),
         Some(Err(_)) => Err(io::ErrorKind::InvalidData.into()),

@@ -1,6 +1,6 @@
 //! Short runs of programs: the kubelet's binary as a judge, helpers. The only place that spawns.
 
-use std::io;
+use std::io::{self, PipeWriter};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Stdio;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe::Receiver;
 use tokio::process::{Child, Command};
 
 use crate::machine::model::Exit;
@@ -97,35 +98,50 @@ async fn collect(
     limit: Duration,
     confinement: Confinement,
 ) -> io::Result<ProgramOutput> {
-    let (reader, writer) = io::pipe()?;
-    command.stdout(writer.try_clone()?).stderr(writer).process_group(0);
-    let mut child = spawn(command, confinement)?;
-    let mut group = Group::of(&child);
-    let mut output = tokio::net::unix::pipe::Receiver::from_owned_fd(reader.into())?;
+    let (mut output, writer) = pipe()?;
+    command.stdout(writer.try_clone()?).stderr(writer);
     let mut kept = Vec::new();
-    let work = async {
+    let read = async {
         let mut chunk = vec![0_u8; 16 << 10];
-        loop {
-            match output.read(&mut chunk).await {
-                Ok(0) | Err(_) => break,
-                Ok(count) => {
-                    kept.extend_from_slice(chunk.get(..count).unwrap_or_default());
-                    if kept.len() > 2 * OUTPUT_LIMIT {
-                        kept.drain(..kept.len() - OUTPUT_LIMIT);
-                    }
-                }
+        while let Ok(count @ 1..) = output.read(&mut chunk).await {
+            kept.extend_from_slice(chunk.get(..count).unwrap_or_default());
+            if kept.len() > 2 * OUTPUT_LIMIT {
+                kept.drain(..kept.len() - OUTPUT_LIMIT);
             }
         }
-        exit_of(&child.wait().await)
     };
-    let exit = tokio::time::timeout(limit, work).await.ok();
-    if exit.is_some() {
+    let ended = run_with(command, limit, confinement, read).await?;
+    Ok(ProgramOutput { exit: ended.map(|(exit, ())| exit), output: kept })
+}
+
+/// What a program prints, and where it does.
+fn pipe() -> io::Result<(Receiver, PipeWriter)> {
+    let (reader, writer) = io::pipe()?;
+    Ok((Receiver::from_owned_fd(reader.into())?, writer))
+}
+
+/// Runs a program while its output is read. `None`: it was killed after this time, with all that it started.
+async fn run_with<T>(
+    mut command: std::process::Command,
+    limit: Duration,
+    confinement: Confinement,
+    read: impl Future<Output = T>,
+) -> io::Result<Option<(Exit, T)>> {
+    command.stdin(Stdio::null()).process_group(0);
+    let mut child = spawn(command, confinement)?;
+    let mut group = Group::of(&child);
+    let work = async {
+        let output = read.await;
+        (exit_of(&child.wait().await), output)
+    };
+    let ended = tokio::time::timeout(limit, work).await.ok();
+    if ended.is_some() {
         group.0 = None;
     } else {
         drop(group);
         reap(child).await;
     }
-    Ok(ProgramOutput { exit, output: kept })
+    Ok(ended)
 }
 
 /// Waits for a child that was killed. One that the kernel holds, as on a disk that does not answer, is reaped by tokio later.
@@ -160,24 +176,17 @@ pub(crate) async fn run_helper(
     for ours in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
         command.env_remove(ours);
     }
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let mut child = spawn(command, Confinement::Helper)?;
-    let mut group = Group::of(&child);
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let work = async { tokio::join!(read_bounded(stdout), read_bounded(stderr), child.wait()) };
-    if let Ok((stdout, stderr, status)) = tokio::time::timeout(limit, work).await {
-        group.0 = None;
-        return Ok(HelperOutput { exit: Some(exit_of(&status)), stdout, stderr });
-    }
-    drop(group);
-    reap(child).await;
-    Ok(HelperOutput::default())
+    let ((stdout, out), (stderr, err)) = (pipe()?, pipe()?);
+    command.stdout(out).stderr(err);
+    let read = async { tokio::join!(read_bounded(stdout), read_bounded(stderr)) };
+    let ended = run_with(command, limit, Confinement::Helper, read).await?;
+    let Some((exit, (stdout, stderr))) = ended else { return Ok(HelperOutput::default()) };
+    Ok(HelperOutput { exit: Some(exit), stdout, stderr })
 }
 
 /// All that comes, as much as is kept.
-async fn read_bounded(output: Option<impl tokio::io::AsyncRead + Unpin>) -> Vec<u8> {
+async fn read_bounded(mut output: Receiver) -> Vec<u8> {
     let mut kept = Vec::new();
-    let Some(mut output) = output else { return kept };
     let mut chunk = vec![0_u8; 16 << 10];
     while let Ok(count @ 1..) = output.read(&mut chunk).await {
         let room = OUTPUT_LIMIT.saturating_sub(kept.len());

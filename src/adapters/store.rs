@@ -186,7 +186,8 @@ impl<D: Disk> FsStore<D> {
 
     /// Replaces a file durably; it is for our eyes only.
     fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-        fsx::replace(&self.disk, path, bytes, 0o600).map_err(|error| StoreError::disk(path, error))
+        fsx::replace(&self.disk, path, &fsx::temporary_beside(path), bytes, 0o600)
+            .map_err(|error| StoreError::disk(path, error))
     }
 
     /// Returns once the disk has taken a write, or refused it; one that stalls does neither, though it reads from memory.

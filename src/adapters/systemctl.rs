@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::fsx::{Disk as _, RealDisk};
+use super::fsx::{self, Disk as _, RealDisk};
 use super::process::{self, Confinement};
 use crate::machine::model::Exit;
 use crate::unit::{DROP_IN, Properties, UnitFile};
@@ -73,7 +73,7 @@ pub(crate) fn files(properties: &Properties) -> Result<Vec<UnitFile>, String> {
 
 /// A file of a unit; `None` if it is not there.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, String> {
-    match RealDisk.read(path, FILE_LIMIT) {
+    match RealDisk::default().read(path, FILE_LIMIT) {
         Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| format!("{} is not UTF-8", path.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("{}: {error}", path.display())),
@@ -85,28 +85,22 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
     let dir = path.parent().unwrap_or(path);
     // Not *.conf: systemd would take what a crash leaves of it for a drop-in.
     let temporary = dir.join(format!(".{DROP_IN}.tmp"));
-    let steps = || -> std::io::Result<()> {
-        RealDisk.make_dir(dir, 0o755)?;
-        RealDisk.write(&temporary, text.as_bytes(), 0o644)?;
-        RealDisk.sync(&temporary)?;
-        RealDisk.rename(&temporary, path)?;
-        RealDisk.sync(dir)
-    };
-    steps().map_err(|error| {
-        let _ = RealDisk.remove(&temporary);
-        format!("{}: {error}", path.display())
-    })
+    let disk = RealDisk::default();
+    let made = disk.make_dir(dir, 0o755);
+    let written = made.and_then(|()| fsx::replace(&disk, path, &temporary, text.as_bytes(), 0o644));
+    written.map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Removes a drop-in, and its directory if nothing else is in there.
 pub(crate) fn remove(path: &Path) -> Result<(), String> {
     let dir = path.parent().unwrap_or(path);
+    let disk = RealDisk::default();
     let steps = || -> std::io::Result<()> {
-        RealDisk.remove(path)?;
-        if RealDisk.list(dir)?.is_empty() {
-            RealDisk.remove(dir)?;
+        disk.remove(path)?;
+        if disk.list(dir)?.is_empty() {
+            disk.remove(dir)?;
         } else {
-            RealDisk.sync(dir)?;
+            disk.sync(dir)?;
         }
         Ok(())
     };

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::common::Failure;
 use super::control::{Output, StoreDir};
-use crate::adapters::fsx::GuardedDisk;
+use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
 use crate::machine::history::HistoryEntry;
 use kubelet_config::bounds::{broken, plain, shortened, whole_number};
@@ -39,7 +39,7 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let dir = options.store.require("")?;
-    let (mut entries, damage) = FsStore::new(GuardedDisk::new(&dir), &dir).history();
+    let (mut entries, damage) = FsStore::new(RealDisk::guarded(&dir), &dir).history();
     if let Some(number) = options.number.and_then(|number| usize::try_from(number).ok()) {
         entries.drain(..entries.len().saturating_sub(number));
     }

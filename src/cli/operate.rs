@@ -6,7 +6,7 @@ use clap::Subcommand;
 use super::common::Failure;
 use super::control::{StoreDir, Unreachable};
 use crate::adapters::clock::BootClock;
-use crate::adapters::fsx::GuardedDisk;
+use crate::adapters::fsx::RealDisk;
 use crate::adapters::lock::{self, NotLocked};
 use crate::adapters::store::FsStore;
 use crate::daemon::settings;
@@ -120,7 +120,7 @@ fn offline(store: &StoreDir, command: &Command, why: &str) -> Result<u8, Failure
             ));
         }
     };
-    let mut files = FsStore::new(GuardedDisk::new(&dir), &dir);
+    let mut files = FsStore::new(RealDisk::guarded(&dir), &dir);
     let stored = files.load();
     let refused = |why: String| Failure::new(1, format!("refused: {why}"));
     let (records, text) = machine::offline(stored, command, BootClock.now()).map_err(refused)?;

@@ -10,7 +10,7 @@ use super::control::{Output, StoreDir};
 use super::effective::{self, Shown};
 use super::node::{Node, NodeOptions};
 use super::policy;
-use crate::adapters::fsx::GuardedDisk;
+use crate::adapters::fsx::RealDisk;
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::store::FsStore;
 use crate::daemon::admission::Policy;
@@ -60,7 +60,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
 /// What the store holds: the assigned configuration, or what a running supervisor says is active.
 fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Shown, RenderError>, Failure> {
     let args = &local.args;
-    let mut store = FsStore::new(GuardedDisk::new(dir), dir);
+    let mut store = FsStore::new(RealDisk::guarded(dir), dir);
     let records = store.load();
     let running = if active { effective::active(&StoreDir::at(dir.to_owned()))? } else { None };
     let what = if running.is_some() { "active" } else { "assigned" };

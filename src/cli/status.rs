@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::common::Failure;
 use super::control::{Output, StoreDir, Unreachable};
-use crate::adapters::fsx::GuardedDisk;
+use crate::adapters::fsx::RealDisk;
 use crate::adapters::store::FsStore;
 use kubelet_config::bounds::{broken, plain};
 use kubelet_config::duration::GoDuration;
@@ -46,7 +46,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
 /// Without a supervisor: what the next one would start from.
 fn stored(store: &StoreDir, why: &str) -> Result<Value, Failure> {
     let dir = store.require(&format!("no supervisor answers ({why}) and "))?;
-    let stored = FsStore::new(GuardedDisk::new(&dir), &dir).load();
+    let stored = FsStore::new(RealDisk::guarded(&dir), &dir).load();
     let record = |what: &str, record: Result<Option<Source>, String>| {
         record
             .map(|source| status::config_source(source.as_ref()))

@@ -13,9 +13,9 @@ use super::settings::Settings;
 use super::store_worker::StoreWorker;
 use crate::adapters::clock::{self, BootClock};
 use crate::adapters::file_watch;
-use crate::adapters::fsx::GuardedDisk;
+use crate::adapters::fsx::RealDisk;
 use crate::adapters::host::NodeHost;
-use crate::adapters::http::{self, CommandQueue, Endpoints};
+use crate::adapters::http::{self, CommandQueue, Endpoints, StatusPage};
 use crate::adapters::kube::{KubeCluster, KubeconfigAccess, Standalone};
 use crate::adapters::kubelet_process::{KubeletProcess, MonitorLink, StandbyKubelet};
 use crate::adapters::local_files::LocalFiles;
@@ -95,12 +95,12 @@ impl ports::Notifier for NodeNotifier {
         let summary = node_status::summary(state);
         self.metrics.observe(state);
         let version = self.version.lock().clone();
-        if let Ok(mut page) = self.endpoints.page.write() {
-            page.ready = state.is_ready();
-            page.status = node_status::status_document(state, version.as_deref());
-            page.counting = state.is_counting().then(Instant::now);
-            page.summary.clone_from(&summary);
-        }
+        *self.endpoints.page.lock() = StatusPage {
+            ready: state.is_ready(),
+            status: node_status::status_document(state, version.as_deref()),
+            counting: state.is_counting().then(Instant::now),
+            summary: summary.clone(),
+        };
         if self.beaten.is_none_or(|at| at.elapsed() >= BEAT_PAUSE) {
             self.beaten = Some(Instant::now());
             self.link.send(&Request::Beat);
@@ -158,7 +158,7 @@ pub(crate) fn last_known_good(settings: &Settings) -> Option<Vec<String>> {
     if settings.machine.standalone {
         return None;
     }
-    let mut store = FsStore::new(GuardedDisk::new(&settings.dir), &settings.dir);
+    let mut store = FsStore::new(RealDisk::guarded(&settings.dir), &settings.dir);
     let (records, _) = store.load().into_records();
     let version = records.pin.map_or(records.last_known_good, |pin| pin.version)?;
     let StoredConfig { given, overrides, .. } = store.open_config(version.digest.as_ref()?).ok()?;
@@ -238,7 +238,7 @@ fn local_files(settings: &Settings) -> LocalFiles {
 /// The store and the local files, on a thread of their own.
 fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> anyhow::Result<StoreThread> {
     let local = local_files(settings);
-    let files = FsStore::new(GuardedDisk::new(&settings.dir), &settings.dir);
+    let files = FsStore::new(RealDisk::guarded(&settings.dir), &settings.dir);
     let mut worker = StoreWorker::new(files, local, settings.args.clone()).standalone(settings.machine.standalone);
     let serve = move |request: StoreRequest| {
         let (operation, begun) = (request.operation(), Instant::now());

@@ -188,7 +188,7 @@ async fn work(spec: &Spec, link: MonitorLink, status: Status) {
         policy: PolicyFile::default(),
         followed: false,
     };
-    let mut store = StoreWorker::new(FsStore::new(RealDisk, &spec.dir.join("dynamic")), local, args.clone());
+    let mut store = StoreWorker::new(FsStore::new(RealDisk::default(), &spec.dir.join("dynamic")), local, args.clone());
     let disk = gate.clone();
     let serve = move |request| disk.call(&method("disk", &request), || store.serve(request));
     let store = StoreThread::start(serve, inputs.clone()).unwrap();

@@ -45,7 +45,7 @@ fn the_store() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("tree");
     copy(&fixture("tree"), &root);
-    let mut store = FsStore::new(RealDisk, &root);
+    let mut store = FsStore::new(RealDisk::default(), &root);
     let stored = store.load();
     assert_eq!((&stored.assigned, &stored.last_known_good), (&Ok(Some(source(2))), &Ok(Some(source(1)))));
     let expected = records(Phase::Trial(attempt()));
@@ -93,7 +93,7 @@ fn the_store() {
     for target in [&root, &dir.path().join("fresh")] {
         let (digest, files, shadowed) = (digest.clone(), files.clone(), shadowed.clone());
         let content = Configuration { digest, files, shadowed, ..Configuration::default() };
-        let given = FsStore::new(RealDisk, target).write_config(&content, &json).unwrap();
+        let given = FsStore::new(RealDisk::default(), target).write_config(&content, &json).unwrap();
         assert_eq!(given.config_dir, ConfigDir::Removed);
         assert_eq!((bytes(target, "kubelet.json"), value(&bytes(target, metadata))), (json.clone(), value(&golden)));
     }
@@ -130,7 +130,7 @@ fn history() {
     assert_eq!(entries("tree/supervisor/history.jsonl"), expected[1..]);
     let dir = tempfile::tempdir().unwrap();
     copy(&fixture("tree"), dir.path());
-    let mut store = FsStore::new(RealDisk, dir.path());
+    let mut store = FsStore::new(RealDisk::default(), dir.path());
     assert_eq!(store.history().0, expected);
     assert_eq!(store.unreported(), expected[3..], "two are reported, one is local");
     assert_eq!(store.append(&first).unwrap(), 5);
@@ -149,7 +149,7 @@ fn state_files_of_policies() {
         fs::create_dir(&kubelet).unwrap();
         fs::write(kubelet.join("cpu_manager_state"), "of memory=Static").unwrap();
         let files = StateFiles { policy: "cpu=none".to_owned(), restore: true, ..StateFiles::default() };
-        FsStore::new(RealDisk, &root).swap_state_files(&files, &kubelet.display().to_string()).unwrap();
+        FsStore::new(RealDisk::default(), &root).swap_state_files(&files, &kubelet.display().to_string()).unwrap();
         for (name, text) in [("cpu_manager_state", "cpu none\n"), ("memory_manager_state", "memory none\n")] {
             assert_eq!(fs::read_to_string(kubelet.join(name)).unwrap(), text);
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::StatusCode;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
@@ -28,19 +29,6 @@ struct Waiting {
     by_ticket: BTreeMap<u64, oneshot::Sender<Result<String, String>>>,
 }
 
-/// What became of a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The machine did it; what it says.
-    Done(String),
-    /// The machine refuses; why.
-    Refused(String),
-    /// It never came to the machine; why.
-    Busy(&'static str),
-    /// It went to the machine, and no answer came.
-    NoAnswer(&'static str),
-}
-
 /// A command that waits; dropped when its client goes away.
 struct Pending<'a> {
     commands: &'a CommandQueue,
@@ -59,13 +47,15 @@ impl CommandQueue {
         Self { inputs, waiting: Arc::default() }
     }
 
-    /// Hands a command in and waits for the answer.
-    pub(crate) async fn submit(&self, command: Command) -> Outcome {
+    /// Hands a command in and waits for the answer, a line for people. 409: the machine refuses; 503: it never came to the
+    /// machine; 504: it went to the machine, and no answer came.
+    pub(crate) async fn submit(&self, command: Command) -> (StatusCode, String) {
+        let busy = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, why.to_owned());
         let (sender, answer) = oneshot::channel();
         let ticket = {
             let mut waiting = self.waiting.lock();
             if waiting.by_ticket.len() >= PENDING_LIMIT {
-                return Outcome::Busy("too many commands are waiting for their answers; try again");
+                return busy("too many commands are waiting for their answers; try again");
             }
             waiting.last += 1;
             let ticket = waiting.last;
@@ -74,15 +64,16 @@ impl CommandQueue {
         };
         let _pending = Pending { commands: self, ticket };
         if self.inputs.send(Input::Operator(ticket, command)).is_err() {
-            return Outcome::Busy("the supervisor is on its way out; try again once the next one runs");
+            return busy("the supervisor is on its way out; try again once the next one runs");
         }
         match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
-            Ok(Ok(Ok(text))) => Outcome::Done(text),
-            Ok(Ok(Err(why))) => Outcome::Refused(why),
-            _ => Outcome::NoAnswer(
-                "the supervisor took the command and did not answer within 10 s; it may still be done: see \
-                 `kubelet-supervisor status` and the journal",
-            ),
+            Ok(Ok(Ok(text))) => (StatusCode::OK, text),
+            Ok(Ok(Err(why))) => (StatusCode::CONFLICT, why),
+            _ => {
+                let why = "the supervisor took the command and did not answer within 10 s; it may still be done: see \
+                    `kubelet-supervisor status` and the journal";
+                (StatusCode::GATEWAY_TIMEOUT, why.to_owned())
+            }
         }
     }
 

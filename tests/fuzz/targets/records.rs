@@ -33,7 +33,7 @@ pub(crate) fn check(data: &[u8]) {
         let written = fs::create_dir_all(path.parent().unwrap_or(&root)).and_then(|()| fs::write(&path, text));
         written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
-    let mut store = FsStore::new(RealDisk, &root);
+    let mut store = FsStore::new(RealDisk::default(), &root);
     let _ = (store.verify(&source), store.open(&source));
     for entry in store.history().0 {
         let text = serde_json::to_string(&entry).unwrap_or_default();
@@ -54,7 +54,7 @@ fn native(stored: &Stored) {
         let text = meta::encode(source.as_ref());
         let written = fs::create_dir_all(root.join("store/meta")).and_then(|()| fs::write(&path, &text));
         written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        assert_eq!(FsStore::new(RealDisk, &root).load().assigned.as_ref(), Ok(source), "{text:?}");
+        assert_eq!(FsStore::new(RealDisk::default(), &root).load().assigned.as_ref(), Ok(source), "{text:?}");
     }
 }
 

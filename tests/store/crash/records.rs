@@ -214,14 +214,14 @@ fn nothing_is_written_twice() {
 fn native_records_that_cannot_be_replaced_cost_no_record() {
     let dir = tempfile::tempdir().unwrap();
     let (story, assigned) = (story(), dir.path().join("store/meta/assigned"));
-    let mut life = FsStore::new(RealDisk, dir.path());
+    let mut life = FsStore::new(RealDisk::default(), dir.path());
     life.load();
     life.record(&story[0]).unwrap();
     std::fs::remove_file(&assigned).unwrap();
     std::fs::create_dir(&assigned).unwrap();
     for records in &story[1..4] {
         life.record(records).unwrap();
-        let stored = FsStore::new(RealDisk, dir.path()).load();
+        let stored = FsStore::new(RealDisk::default(), dir.path()).load();
         assert!(!stored.meta_changed, "{stored:?}");
         assert_eq!(stored.into_records().0, *records);
     }
