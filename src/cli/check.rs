@@ -122,7 +122,7 @@ pub(super) fn file(
     flags: &FlagsOption,
     local: &LocalFiles,
 ) -> Result<Result<Judged, RenderError>, Failure> {
-    let read = |path: &Path| {
+    let read = |path: &Path| -> Result<_, Failure> {
         let bytes =
             std::fs::read(path).map_err(|error| Failure::new(UNKNOWN, format!("{}: {error}", path.display())))?;
         let not_text = |_| RenderError::Load(format!("{}: it is not UTF-8", path.display()));

@@ -6,29 +6,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::adapters::local_files::{self, LocalFiles};
-use crate::adapters::policy::PolicyFile;
+use crate::adapters::local_files;
 use crate::os::block_all_signals;
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::policy::DEFAULT_PATH;
-use kubelet_config::source::Merge;
 
 /// EX_USAGE of sysexits(3).
 pub(super) const USAGE: u8 = 64;
-
-/// The kubelet's command line, after `--`.
-#[derive(Debug, Args)]
-pub(super) struct KubeletCommand {
-    /// The kubelet and its arguments, as kubelet.service has them.
-    #[arg(last = true, required = true, num_args = 1.., value_name = "KUBELET [ARGS]")]
-    command: Vec<String>,
-}
-
-impl KubeletCommand {
-    pub(super) fn parse(&self) -> Result<(PathBuf, KubeletArgs), Failure> {
-        parse_kubelet(&self.command)
-    }
-}
 
 /// The kubelet's program and its arguments.
 pub(super) fn parse_kubelet(command: &[String]) -> Result<(PathBuf, KubeletArgs), Failure> {
@@ -44,26 +27,6 @@ pub(super) struct FlagsOption {
     /// File with changes of the kubelet's command line, as a ConfigMap has them in its key KEY.flags: --name=value or !--name, one a line.
     #[arg(long, value_name = "FLAGS", requires = "file")]
     pub(super) flags: Option<PathBuf>,
-}
-
-/// The policy that is asked.
-#[derive(Debug, Args)]
-pub(super) struct PolicyOption {
-    /// The node's policy, which is asked as `run` asks it; a file that is not there allows everything [default: /etc/kubelet-supervisor/policy.yaml]
-    #[arg(long, env = "KUBELET_SUPERVISOR_POLICY", value_name = "FILE")]
-    pub(super) policy: Option<PathBuf>,
-}
-
-impl PolicyOption {
-    /// `running`: that of the running supervisor.
-    pub(super) fn path(&self, running: Option<PathBuf>) -> PathBuf {
-        self.policy.clone().or(running).unwrap_or_else(|| DEFAULT_PATH.into())
-    }
-}
-
-pub(super) fn local_files(program: PathBuf, args: &KubeletArgs, merge: Merge, policy: PathBuf) -> LocalFiles {
-    let policy = PolicyFile { path: policy, ..PolicyFile::default() };
-    LocalFiles { program, args: args.clone(), merge, policy, followed: false }
 }
 
 /// A message for the user and an exit code.
@@ -83,6 +46,13 @@ impl Failure {
     }
 }
 
+/// What went wrong, with exit code 1.
+impl From<String> for Failure {
+    fn from(message: String) -> Self {
+        Self { code: 1, message }
+    }
+}
+
 /// The strings in a file of another process, such as its command line.
 pub(super) fn strings_of(pid: u32, file: &str) -> Option<Vec<OsString>> {
     let bytes = std::fs::read(format!("/proc/{pid}/{file}")).ok()?;
@@ -97,7 +67,7 @@ pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure>
         .enable_all()
         .on_thread_start(block_all_signals)
         .build()
-        .map_err(|error| Failure::new(1, format!("cannot start the runtime: {error}")))?;
+        .map_err(|error| format!("cannot start the runtime: {error}"))?;
     let value = runtime.block_on(future);
     // A name look-up or exec plugin that hangs in the background must not hold up the exit.
     runtime.shutdown_background();

@@ -52,7 +52,7 @@ impl Unreachable {
     /// Why nobody answers, where the verb can say more or go on.
     pub(super) fn unless_refused(self) -> Result<String, Failure> {
         match self {
-            Self::Refused(why) => Err(Failure::new(1, why)),
+            Self::Refused(why) => Err(why.into()),
             Self::Absent(why) | Self::NoAnswer(why) => Ok(why),
         }
     }
@@ -136,9 +136,8 @@ impl StoreDir {
     /// The process id of the running supervisor.
     pub(super) fn supervisor(&self) -> Result<u32, Unreachable> {
         let socket = self.path().join(SOCKET);
-        let no_answer = |why: &dyn std::fmt::Display| Unreachable::NoAnswer(format!("{}: {why}", socket.display()));
         let (_, peer) = connect(&socket)?;
-        u32::try_from(peer.pid()).map_err(|error| no_answer(&error))
+        u32::try_from(peer.pid()).map_err(|error| Unreachable::NoAnswer(format!("{}: {error}", socket.display())))
     }
 
     /// Fails if there is no store, or none that this user may see; `why` no supervisor answers goes
@@ -147,7 +146,7 @@ impl StoreDir {
         let dir = self.path();
         let may_list = |path: &Path| match std::fs::read_dir(path) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                Err(Failure::new(1, denied(format_args!("{}: {error}", path.display()))))
+                Err(denied(format_args!("{}: {error}", path.display())))
             }
             result => Ok(result.is_ok()),
         };
@@ -157,13 +156,12 @@ impl StoreDir {
         }
         let store = dir.display();
         let hint = "`kubelet-supervisor enable` sets it up on this node; give --dynamic-config-dir if it is elsewhere";
-        Err(Failure::new(1, format!("{why}there is no store at {store}: {hint}")))
+        Err(format!("{why}there is no store at {store}: {hint}").into())
     }
 
     /// Asks the running supervisor; gives status code and body.
     pub(super) fn ask(&self, method: &str, path: &str, body: &str) -> Result<(u16, String), Unreachable> {
         let socket = self.path().join(SOCKET);
-        let describe = |error: std::io::Error| format!("{}: {error}", socket.display());
         let (mut stream, _) = connect(&socket)?;
         let mut exchange = || -> std::io::Result<String> {
             stream.set_read_timeout(Some(TIMEOUT))?;
@@ -180,7 +178,7 @@ impl StoreDir {
             ErrorKind::WouldBlock => {
                 Unreachable::NoAnswer(format!("{}: no answer within {} s", socket.display(), TIMEOUT.as_secs()))
             }
-            _ => Unreachable::NoAnswer(describe(error)),
+            _ => Unreachable::NoAnswer(format!("{}: {error}", socket.display())),
         })?;
         let parts = answer.split_once("\r\n\r\n").and_then(|(head, body)| {
             let code = head.split(' ').nth(1)?.parse().ok()?;

@@ -25,12 +25,6 @@ pub(super) struct Shown {
     pub(super) payload: String,
 }
 
-/// What a kubelet of a version goes by.
-pub(super) struct EffectiveView {
-    version: Option<String>,
-    fields: Vec<Field>,
-}
-
 /// What a running supervisor says is active; none is the local configuration.
 pub(super) struct Active(pub(super) Option<Source>);
 
@@ -70,7 +64,7 @@ pub(super) fn as_it_runs<D: Disk>(mut rendered: Shown, store: &FsStore<D>, store
 }
 
 /// What this kubelet goes by with a configuration.
-pub(super) fn view(rendered: &Shown, local: &LocalFiles) -> Result<EffectiveView, Failure> {
+pub(super) fn text(rendered: &Shown, local: &LocalFiles, output: Output) -> Result<String, Failure> {
     let args = &local.args;
     let overrides = &rendered.configuration.overrides;
     let file = args.last("config").map(Path::new).and_then(|path| std::path::absolute(path).ok());
@@ -88,47 +82,42 @@ pub(super) fn view(rendered: &Shown, local: &LocalFiles) -> Result<EffectiveView
     if minor.is_none() {
         eprintln!("note: the kubelet's version is not known: it does not answer to --version");
     }
-    Ok(EffectiveView { version, fields: fields(&layers(&sources), minor) })
+    let fields = fields(&layers(&sources), minor);
+    Ok(match output {
+        Output::Json => format!("{:#}\n", document(version.as_deref(), &fields)),
+        Output::Text => table(&fields),
+    })
 }
 
 /// Of a value in the table: what is longer is not padded to.
 const WIDE: usize = 40;
 
-impl EffectiveView {
-    pub(super) fn to_text(&self, output: Output) -> String {
-        match output {
-            Output::Json => format!("{:#}\n", self.document()),
-            Output::Text => self.table(),
-        }
-    }
+fn document(version: Option<&str>, fields: &[Field]) -> Value {
+    let field = |field: &Field| {
+        json!({
+            "field": field.path, "value": shown(field).unwrap_or("(hidden)".into()),
+            "from": field.origin.kind(), "name": field.origin.name(),
+        })
+    };
+    json!({ "kubelet": version, "fields": fields.iter().map(field).collect::<Vec<_>>() })
+}
 
-    fn document(&self) -> Value {
-        let field = |field: &Field| {
-            json!({
-                "field": field.path, "value": shown(field).unwrap_or("(hidden)".into()),
-                "from": field.origin.kind(), "name": field.origin.name(),
-            })
-        };
-        json!({ "kubelet": self.version, "fields": self.fields.iter().map(field).collect::<Vec<_>>() })
+fn table(fields: &[Field]) -> String {
+    let cell = |field: &Field| match shown(field) {
+        None => "(hidden)".to_owned(),
+        Some(Value::Null) => "(default of this version)".to_owned(),
+        Some(value) => value.to_string(),
+    };
+    let rows: Vec<(&str, String, String)> =
+        fields.iter().map(|field| (field.path.as_str(), cell(field), field.origin.to_string())).collect();
+    let paths = rows.iter().map(|(path, ..)| path.len()).max().unwrap_or_default();
+    let values = rows.iter().map(|(_, value, _)| value.chars().count()).filter(|len| *len <= WIDE);
+    let values = values.max().unwrap_or_default();
+    let mut text = format!("{:paths$}   {:values$}   FROM\n", "FIELD", "VALUE");
+    for (path, value, from) in rows {
+        let _ = writeln!(text, "{path:paths$}   {value:values$}   {from}"); // a String takes it
     }
-
-    fn table(&self) -> String {
-        let cell = |field: &Field| match shown(field) {
-            None => "(hidden)".to_owned(),
-            Some(Value::Null) => "(default of this version)".to_owned(),
-            Some(value) => value.to_string(),
-        };
-        let rows: Vec<(&str, String, String)> =
-            self.fields.iter().map(|field| (field.path.as_str(), cell(field), field.origin.to_string())).collect();
-        let longest = |cells: &mut dyn Iterator<Item = usize>| cells.max().unwrap_or_default();
-        let paths = longest(&mut rows.iter().map(|(path, ..)| path.len()));
-        let values = longest(&mut rows.iter().map(|(_, value, _)| value.chars().count()).filter(|len| *len <= WIDE));
-        let mut text = format!("{:paths$}   {:values$}   FROM\n", "FIELD", "VALUE");
-        for (path, value, from) in rows {
-            let _ = writeln!(text, "{path:paths$}   {value:values$}   {from}"); // a String takes it
-        }
-        text
-    }
+    text
 }
 
 /// The value, unless it is nobody's business.

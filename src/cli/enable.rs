@@ -55,7 +55,7 @@ impl Enable {
         if !self.dry_run {
             require_root("enable")?;
         }
-        block_on(self.enable(&unit, policy.as_deref()))?.map_err(|why| Failure::new(1, why))?;
+        block_on(self.enable(&unit, policy.as_deref()))??;
         Ok(0)
     }
 
@@ -135,7 +135,7 @@ impl Disable {
     pub(super) fn run(&self) -> Result<u8, Failure> {
         let unit = unit::unit_name(&self.unit.unit).map_err(|why| Failure::usage(format!("--unit: {why}")))?;
         require_root("disable")?;
-        block_on(disable(&unit))?.map_err(|why| Failure::new(1, why))?;
+        block_on(disable(&unit))??;
         Ok(0)
     }
 }
@@ -190,7 +190,7 @@ fn require_root(verb: &str) -> Result<(), Failure> {
     if nix::unistd::geteuid().is_root() {
         return Ok(());
     }
-    Err(Failure::new(1, format!("{verb} changes a unit of this node: run it as root, such as with sudo")))
+    Err(format!("{verb} changes a unit of this node: run it as root, such as with sudo").into())
 }
 
 /// Where there is no such unit: one whose program runs the kubelet may be why.

@@ -54,8 +54,8 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     }
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         // `| head` has seen enough.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::new(1, error.to_string())),
-        _ => damage.map_or(Ok(0), |error| Err(Failure::new(1, format!("not all of the history can be read: {error}")))),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.to_string().into()),
+        _ => damage.map_or(Ok(0), |error| Err(format!("not all of the history can be read: {error}").into())),
     }
 }
 

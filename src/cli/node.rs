@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::common::{Failure, PolicyOption, local_files, parse_kubelet};
+use super::common::{Failure, parse_kubelet};
 use super::control::StoreDir;
 use super::run;
 use crate::adapters::local_files::LocalFiles;
+use crate::adapters::policy::PolicyFile;
 use crate::daemon::settings;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::policy::DEFAULT_PATH;
 use kubelet_config::schema::UnknownFields;
 use kubelet_config::source::Merge;
 
@@ -18,8 +20,9 @@ pub(super) struct NodeOptions {
     /// The supervisor's directory [default: the kubelet's own --dynamic-config-dir, else /var/lib/kubelet/dynamic-config]
     #[arg(long, env = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", value_name = "DIR")]
     dynamic_config_dir: Option<PathBuf>,
-    #[command(flatten)]
-    policy: PolicyOption,
+    /// The node's policy, which is asked as `run` asks it; a file that is not there allows everything [default: /etc/kubelet-supervisor/policy.yaml]
+    #[arg(long, env = "KUBELET_SUPERVISOR_POLICY", value_name = "FILE")]
+    policy: Option<PathBuf>,
     /// How a configuration without the annotation kubelet-supervisor.io/merge is put together with the node's own file: it replaces it, or it is laid over it [default: that of the running supervisor, whose command line is taken, else replace]
     #[arg(long, env = "KUBELET_SUPERVISOR_MERGE", value_name = "replace|overlay")]
     merge: Option<Merge>,
@@ -41,8 +44,9 @@ impl NodeOptions {
         let given = self.dynamic_config_dir.as_deref();
         if !self.kubelet.is_empty() {
             let (program, args) = parse_kubelet(&self.kubelet)?;
-            let local = local_files(program, &args, self.merge.unwrap_or_default(), self.policy.path(None));
-            return Ok(Node { local, store: settings::store_dir(given, &args), unknown_fields: None });
+            let store = settings::store_dir(given, &args);
+            let (merge, policy) = (Merge::default(), DEFAULT_PATH.into());
+            return Ok(Node { local: self.local_files(program, args, merge, policy), store, unknown_fields: None });
         }
         let store = settings::store_dir(given, &KubeletArgs::default());
         let pid = match StoreDir::at(store.clone()).supervisor() {
@@ -61,9 +65,14 @@ impl NodeOptions {
                  give the kubelet's command after --"
             ))
         })?;
-        let policy = self.policy.path(Some(running.policy));
-        let merge = self.merge.unwrap_or(running.merge);
         let unknown_fields = Some(running.machine.unknown_fields);
-        Ok(Node { local: local_files(running.program, &running.args, merge, policy), store, unknown_fields })
+        let local = self.local_files(running.program, running.args, running.merge, running.policy);
+        Ok(Node { local, store, unknown_fields })
+    }
+
+    /// `merge` and `policy` where no option says otherwise.
+    fn local_files(&self, program: PathBuf, args: KubeletArgs, merge: Merge, policy: PathBuf) -> LocalFiles {
+        let policy = PolicyFile { path: self.policy.clone().unwrap_or(policy), ..PolicyFile::default() };
+        LocalFiles { program, args, merge: self.merge.unwrap_or(merge), policy, followed: false }
     }
 }

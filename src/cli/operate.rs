@@ -82,25 +82,23 @@ pub(super) fn run(verb: Verb) -> Result<u8, Failure> {
 }
 
 fn operate(store: &StoreDir, command: &Command) -> Result<u8, Failure> {
-    let body = serde_json::to_string(command).map_err(|error| Failure::new(1, error.to_string()))?;
-    match store.ask("POST", "/command", &body) {
+    let body = serde_json::to_string(command).map_err(|error| error.to_string())?;
+    let why = match store.ask("POST", "/command", &body) {
         Ok((200, text)) => {
             println!("{}", text.trim_end());
-            Ok(0)
+            return Ok(0);
         }
-        Ok((409, why)) => Err(Failure::new(1, format!("refused: {}", why.trim_end()))),
+        Ok((409, why)) => format!("refused: {}", why.trim_end()),
         // It may still be done.
-        Ok((504, why)) => Err(Failure::new(1, why.trim_end().to_owned())),
-        Ok((code, why)) => {
-            Err(Failure::new(1, format!("the supervisor did not take the command ({code}): {}", why.trim_end())))
+        Ok((504, why)) => why.trim_end().to_owned(),
+        Ok((code, why)) => format!("the supervisor did not take the command ({code}): {}", why.trim_end()),
+        Err(Unreachable::Refused(why)) => why,
+        Err(Unreachable::NoAnswer(why)) => {
+            format!("the supervisor does not answer: {why}; see its journal, and `status` for whether it was done")
         }
-        Err(Unreachable::Refused(why)) => Err(Failure::new(1, why)),
-        Err(Unreachable::NoAnswer(why)) => Err(Failure::new(
-            1,
-            format!("the supervisor does not answer: {why}; see its journal, and `status` for whether it was done"),
-        )),
-        Err(Unreachable::Absent(why)) => offline(store, command, &why),
-    }
+        Err(Unreachable::Absent(why)) => return offline(store, command, &why),
+    };
+    Err(why.into())
 }
 
 /// Without a supervisor: writes to the store what the next one is to do.
@@ -111,22 +109,18 @@ fn offline(store: &StoreDir, command: &Command, why: &str) -> Result<u8, Failure
         Ok(file) => file,
         Err(NotLocked::Taken(pid)) => {
             let hint = "if it is just starting, try again; else see its journal";
-            return Err(Failure::new(1, format!("a supervisor runs, pid {pid}, but does not listen ({why}); {hint}")));
+            return Err(format!("a supervisor runs, pid {pid}, but does not listen ({why}); {hint}").into());
         }
         Err(NotLocked::Unavailable(reason)) => {
-            return Err(Failure::new(
-                1,
-                format!("no supervisor answers ({why}) and the store cannot be locked: {reason}"),
-            ));
+            return Err(format!("no supervisor answers ({why}) and the store cannot be locked: {reason}").into());
         }
     };
     let mut files = FsStore::new(RealDisk::guarded(&dir), &dir);
     let stored = files.load();
-    let refused = |why: String| Failure::new(1, format!("refused: {why}"));
-    let (records, text) = machine::offline(stored, command, BootClock.now()).map_err(refused)?;
-    files.record(&records).map_err(|why| {
-        Failure::new(1, format!("the store cannot be written: {why}; see `df -h` and `df -i` of {}", dir.display()))
-    })?;
+    let offline = machine::offline(stored, command, BootClock.now());
+    let (records, text) = offline.map_err(|why| format!("refused: {why}"))?;
+    let full = |why| format!("the store cannot be written: {why}; see `df -h` and `df -i` of {}", dir.display());
+    files.record(&records).map_err(full)?;
     println!("{text}");
     eprintln!("note: no supervisor is running; the next one to start obeys");
     Ok(0)

@@ -45,15 +45,11 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     };
     let path = file.display();
     let policy = if is_own {
-        let found = policy::read(file).map_err(|why| Failure::new(1, why))?;
-        found.ok_or_else(|| {
-            Failure::new(
-                1,
-                format!("{path}: this node has no policy: `kubelet-supervisor enable --policy baseline` installs one"),
-            )
+        policy::read(file)?.ok_or_else(|| {
+            format!("{path}: this node has no policy: `kubelet-supervisor enable --policy baseline` installs one")
         })?
     } else {
-        let text = std::fs::read_to_string(file).map_err(|error| Failure::new(1, format!("{path}: {error}")))?;
+        let text = std::fs::read_to_string(file).map_err(|error| format!("{path}: {error}"))?;
         if let Err(why) = ownership::check(file) {
             eprintln!("note: there it could not be used: {why}");
         }
@@ -99,8 +95,8 @@ pub(super) fn admitted(admission: &Admission) -> Result<(), RenderError> {
     refused.or_else(out_of_date).map_or(Ok(()), |why| Err(RenderError::Policy(why)))
 }
 
-fn parsed(name: &str, text: &str) -> Result<NodePolicy, Failure> {
-    NodePolicy::parse(text).map_err(|why| Failure::new(1, format!("{name}: {why}")))
+fn parsed(name: &str, text: &str) -> Result<NodePolicy, String> {
+    NodePolicy::parse(text).map_err(|why| format!("{name}: {why}"))
 }
 
 /// A policy that is to be installed: one that comes with the program, or a file.

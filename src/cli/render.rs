@@ -44,14 +44,14 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     } else {
         stored(&store, options.effective, &local)?
     };
-    let rendered = rendered.map_err(|error| Failure::new(1, error.to_string()))?;
+    let rendered = rendered.map_err(|error| error.to_string())?;
     check::report_notes(&rendered.configuration);
     check::report(&check::field_problems(&rendered.configuration, &local.program, &local.args)?);
     let text = if options.effective {
-        effective::view(&rendered, &local)?.to_text(options.output)
+        effective::text(&rendered, &local, options.output)?
     } else {
         let text = serde_json::to_string_pretty(&rendered.configuration.value);
-        text.map(|text| text + "\n").map_err(|error| Failure::new(1, error.to_string()))?
+        text.map(|text| text + "\n").map_err(|error| error.to_string())?
     };
     print!("{text}");
     Ok(0)
@@ -64,13 +64,9 @@ fn stored(dir: &Path, active: bool, local: &LocalFiles) -> Result<Result<Shown, 
     let records = store.load();
     let running = if active { effective::active(&StoreDir::at(dir.to_owned()))? } else { None };
     let what = if running.is_some() { "active" } else { "assigned" };
-    let source = match running.map_or_else(|| records.assigned.clone(), |active| Ok(active.0)) {
-        Ok(source) => source,
-        Err(why) => {
-            let dir = dir.display();
-            return Err(Failure::new(1, format!("{dir}: the record of the assignment is unreadable: {why}")));
-        }
-    };
+    let source = running.map_or_else(|| records.assigned.clone(), |active| Ok(active.0));
+    let unreadable = |why| format!("{}: the record of the assignment is unreadable: {why}", dir.display());
+    let source = source.map_err(unreadable)?;
     let Some(source) = source else {
         eprintln!("note: the local configuration, nothing is {what} in {}", dir.display());
         let configuration = render::configuration(None, None, args, local);

@@ -4,10 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
-use super::common::{Failure, KubeletCommand, block_on, strings_of};
+use super::common::{Failure, block_on, parse_kubelet, strings_of};
 use crate::adapters::{clock, local_files, log, process};
 use crate::daemon::settings::{self, Settings};
 use crate::daemon::wire;
@@ -22,7 +23,7 @@ use kubelet_config::policy;
 use kubelet_config::schema::UnknownFields;
 use kubelet_config::source::{ConfigMapRef, Merge};
 
-#[derive(Debug, Args)]
+#[derive(Debug, Parser)]
 pub(super) struct Options {
     /// The supervisor's directory: downloaded configurations, its records and its socket [default: the kubelet's own --dynamic-config-dir, else /var/lib/kubelet/dynamic-config]
     #[arg(long, env = "KUBELET_SUPERVISOR_DYNAMIC_CONFIG_DIR", value_name = "DIR")]
@@ -89,14 +90,15 @@ pub(super) struct Options {
     /// Format of the supervisor's own log lines; the kubelet's are passed through untouched.
     #[arg(long, env = "KUBELET_SUPERVISOR_LOG_FORMAT", value_enum, default_value_t, value_name = "text|json")]
     log_format: log::Format,
-    #[command(flatten)]
-    kubelet: KubeletCommand,
+    /// The kubelet and its arguments, as kubelet.service has them.
+    #[arg(last = true, required = true, num_args = 1.., value_name = "KUBELET [ARGS]")]
+    kubelet: Vec<String>,
 }
 
 impl Options {
     /// What they amount to.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
-        let (program, args) = self.kubelet.parse()?;
+        let (program, args) = parse_kubelet(&self.kubelet)?;
         let metrics = exposition::http::address(&self.metrics_bind_address)
             .map_err(|why| Failure::usage(format!("--metrics-bind-address: {why}")))?;
         // A kubelet without a file of its own has defaults that no file can say.
@@ -180,14 +182,12 @@ pub(super) fn supervise(args: &[OsString]) -> Option<Result<u8, Failure>> {
 fn become_kubelet(program: &Path, args: &KubeletArgs) -> Failure {
     log::flush();
     let error = process::exec_kubelet(program, args);
-    Failure::new(1, format!("cannot run {}: {error}", program.display()))
+    format!("cannot run {}: {error}", program.display()).into()
 }
 
 /// The kubelet's arguments with what is last known good for a worker with these arguments.
 fn last_known_good(args: &[OsString]) -> Option<Vec<String>> {
-    let args = std::iter::once(OsString::from("kubelet-supervisor")).chain(args.iter().cloned());
-    let Verb::Run(options) = CommandLine::try_parse_from(args).ok()?.verb;
-    wire::last_known_good(&options.settings().ok()?)
+    wire::last_known_good(&Options::try_parse_from(args).ok()?.settings().ok()?)
 }
 
 /// `--log-format`, before anything is parsed.
@@ -219,8 +219,8 @@ pub(super) fn work(options: &Options) -> Result<u8, Failure> {
         }
     };
     log::init(options.log_format);
-    process::leave_signals_to_the_monitor().map_err(|error| Failure::new(1, error.to_string()))?;
-    block_on(wire::work(settings))?.map_err(|error| Failure::new(1, format!("{error:#}")))
+    process::leave_signals_to_the_monitor().map_err(|error| error.to_string())?;
+    Ok(block_on(wire::work(settings))?.map_err(|error| format!("{error:#}"))?)
 }
 
 /// Law 1 for options that a worker cannot go by: what systemd started is the node's kubelet, which the monitor runs. Where a person
@@ -240,13 +240,12 @@ pub(super) fn settings_of(pid: u32) -> Option<Settings> {
 
 /// Options from the command line and the environment of another process; our own environment has no say.
 fn parse_foreign(args: &[OsString], environment: &[OsString]) -> Result<Options, clap::Error> {
-    let known = CommandLine::command();
-    let command = known.clone().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
+    let known = Options::command().bin_name("kubelet-supervisor run");
+    let command = known.clone().mut_args(|arg| arg.env(None::<&str>));
+    let is_ours = args.get(1).is_some_and(|verb| verb == "run" || verb == "worker");
+    let args = args.get(1..).filter(|_| is_ours).ok_or(clap::Error::new(ErrorKind::InvalidSubcommand))?;
     let matches = command.clone().try_get_matches_from(args)?;
-    let given = |id: &str| {
-        let run = matches.subcommand_matches("run");
-        run.and_then(|run| run.value_source(id)) == Some(ValueSource::CommandLine)
-    };
+    let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
     let from_environment = |arg: &clap::Arg| -> Option<OsString> {
         let variable = arg.get_env()?.as_bytes();
         let value = |it: &OsString| Some(it.as_bytes().strip_prefix(variable)?.strip_prefix(b"=")?.to_vec());
@@ -255,25 +254,9 @@ fn parse_foreign(args: &[OsString], environment: &[OsString]) -> Result<Options,
         option.push(OsStr::from_bytes(&value));
         Some(option).filter(|_| !given(arg.get_id().as_str()))
     };
-    let options = known.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
     let mut args = args.to_vec();
-    args.splice(2..2, options.filter_map(from_environment).collect::<Vec<_>>()); // after the program and `run`
-    let Verb::Run(options) = CommandLine::from_arg_matches(&command.try_get_matches_from(args)?)?.verb;
-    Ok(options)
-}
-
-/// A command line of `run`, or of `worker`, which has the same options.
-#[derive(Debug, Parser)]
-#[command(name = "kubelet-supervisor")]
-struct CommandLine {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
-    #[command(alias = "worker")]
-    Run(Options),
+    args.splice(1..1, known.get_arguments().filter_map(from_environment).collect::<Vec<_>>()); // after `run`
+    Options::from_arg_matches(&command.try_get_matches_from(args)?)
 }
 
 /// Tells now what `run` would say of these options at the next start of the node's kubelet.

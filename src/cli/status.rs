@@ -50,7 +50,7 @@ fn stored(store: &StoreDir, why: &str) -> Result<Value, Failure> {
     let record = |what: &str, record: Result<Option<Source>, String>| {
         record
             .map(|source| status::config_source(source.as_ref()))
-            .map_err(|why| Failure::new(1, format!("{}: the record {what} is unreadable: {why}", dir.display())))
+            .map_err(|why| format!("{}: the record {what} is unreadable: {why}", dir.display()))
     };
     Ok(json!({
         "assigned": record("assigned", stored.assigned)?,
