@@ -37,7 +37,6 @@ const POLL: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// What is told, and of which changes.
-#[derive(Clone, Debug)]
 struct Watch {
     /// What is watched, for people.
     what: String,
@@ -47,6 +46,8 @@ struct Watch {
     input: Input,
     /// It is polled where inotify cannot be had.
     polled: bool,
+    found: Arc<dyn Fn() -> WatchPaths + Send + Sync>,
+    inputs: UnboundedSender<Input>,
 }
 
 /// What is watched, as it is found at one moment.
@@ -66,8 +67,8 @@ pub(crate) fn store(root: &Path, inputs: UnboundedSender<Input>) {
         trees: STORE_DIRS.iter().map(|(tree, depth)| (root.join(tree), *depth)).collect(),
         files: SUPERVISOR_FILES.iter().map(|name| root.join("supervisor").join(name)).collect(),
     };
-    let (settle, input) = (Duration::ZERO, Input::StoreTouched);
-    start(Watch { what, mask: CONTENT, settle, input, polled: false }, found, inputs);
+    let (settle, input, found) = (Duration::ZERO, Input::StoreTouched, Arc::new(found));
+    Watch { what, mask: CONTENT, settle, input, polled: false, found, inputs }.start();
 }
 
 /// Begins to watch the policy; each burst of writes is one [`Input::PolicyChanged`]. Its mode counts too.
@@ -76,9 +77,9 @@ pub(crate) fn policy(path: &Path, inputs: UnboundedSender<Input>) {
         return;
     }
     let (what, mask) = (path.display().to_string(), WHOLE.union(AddWatchFlags::IN_ATTRIB));
-    let watch = Watch { what, mask, settle: SETTLE, input: Input::PolicyChanged, polled: false };
     let path = path.to_owned();
-    start(watch, move || WatchPaths { files: vec![path.clone()], ..WatchPaths::default() }, inputs);
+    let found = Arc::new(move || WatchPaths { files: vec![path.clone()], ..WatchPaths::default() });
+    Watch { what, mask, settle: SETTLE, input: Input::PolicyChanged, polled: false, found, inputs }.start();
 }
 
 /// Begins to watch the local files; each burst of writes is one [`Input::LocalFilesTouched`], which comes when a file was
@@ -102,8 +103,8 @@ pub(crate) fn local_files(args: &KubeletArgs, inputs: UnboundedSender<Input>) {
         }
         watched
     };
-    let (what, settle, input) = (named.join(" and "), Duration::ZERO, Input::LocalFilesTouched);
-    start(Watch { what, mask: WHOLE, settle, input, polled: true }, found, inputs);
+    let (what, input, found) = (named.join(" and "), Input::LocalFilesTouched, Arc::new(found));
+    Watch { what, mask: WHOLE, settle: Duration::ZERO, input, polled: true, found, inputs }.start();
 }
 
 impl WatchPaths {
@@ -150,19 +151,29 @@ impl WatchPaths {
     }
 }
 
-fn start(watch: Watch, found: impl Fn() -> WatchPaths + Send + Sync + 'static, inputs: UnboundedSender<Input>) {
-    match inotify::open() {
-        Ok(inotify) => drop(tokio::spawn(run(inotify, watch, Arc::new(found), inputs))),
-        Err(error) => {
-            watch.warn(&format!("inotify: {error}"));
-            if watch.polled {
-                tokio::spawn(poll(watch.input, Arc::new(found), inputs));
+/// What differs once a file is another, or was written.
+pub(super) fn fingerprint(found: &Metadata) -> [u64; 7] {
+    let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()].map(i64::cast_unsigned);
+    let [modified, nanos, changed, changed_nanos] = times;
+    [found.dev(), found.ino(), found.size(), modified, nanos, changed, changed_nanos]
+}
+
+/// Names that count, by directory; none: all do.
+type RelevantNames = HashMap<WatchDescriptor, Option<Vec<OsString>>>;
+
+impl Watch {
+    fn start(self) {
+        match inotify::open() {
+            Ok(inotify) => drop(tokio::spawn(self.run(inotify))),
+            Err(error) => {
+                self.warn(&format!("inotify: {error}"));
+                if self.polled {
+                    tokio::spawn(self.poll());
+                }
             }
         }
     }
-}
 
-impl Watch {
     fn warn(&self, why: &str) {
         let what = &self.what;
         if self.polled {
@@ -172,80 +183,60 @@ impl Watch {
             tracing::warn!("changes of {what} by others may be seen at starts of the kubelet alone: {why}");
         }
     }
-}
 
-/// What differs once a file is another, or was written.
-pub(super) fn fingerprint(found: &Metadata) -> [u64; 7] {
-    let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()].map(i64::cast_unsigned);
-    let [modified, nanos, changed, changed_nanos] = times;
-    [found.dev(), found.ino(), found.size(), modified, nanos, changed, changed_nanos]
-}
+    /// Until the supervisor starts anew.
+    async fn poll(self) {
+        let (mut before, mut known) = (None, None);
+        loop {
+            let find = self.found.clone();
+            let Ok(now) = tokio::task::spawn_blocking(move || find().fingerprints()).await else { return };
+            let now = Some(now);
+            if now == before && now != known {
+                known.clone_from(&now);
+                if self.inputs.send(self.input.clone()).is_err() {
+                    return;
+                }
+            }
+            before = now;
+            tokio::time::sleep(POLL).await;
+        }
+    }
 
-/// Until the supervisor starts anew.
-async fn poll(
-    input: Input,
-    found: Arc<impl Fn() -> WatchPaths + Send + Sync + 'static>,
-    inputs: UnboundedSender<Input>,
-) {
-    let (mut before, mut known) = (None, None);
-    loop {
-        let find = found.clone();
-        let Ok(now) = tokio::task::spawn_blocking(move || find().fingerprints()).await else { return };
-        let now = Some(now);
-        if now == before && now != known {
-            known.clone_from(&now);
-            if inputs.send(input.clone()).is_err() {
+    async fn run(self, inotify: AsyncFd<Raw<Arc<Inotify>>>) {
+        let (mut last_logged, mut before) = (None, RelevantNames::new());
+        loop {
+            // What is written meanwhile is an event of the watches before these, or of these.
+            let (instance, find, mask) = (inotify.get_ref().0.clone(), self.found.clone(), self.mask);
+            let watched = tokio::task::spawn_blocking(move || watch_all(&instance, mask, &find())).await;
+            let Ok((names, failed)) = watched else { return };
+            // Such as the directory above one that was not there.
+            for wd in before.keys().filter(|wd| !names.contains_key(wd)) {
+                let _ = inotify.get_ref().0.rm_watch(*wd); // it may have gone by itself
+            }
+            if failed != last_logged {
+                if let Some(why) = &failed {
+                    self.warn(why);
+                }
+                if self.polled && failed.is_some() {
+                    return self.poll().await;
+                }
+                last_logged = failed;
+            }
+            loop {
+                let mut seen = events(&inotify).await;
+                // That a watch is gone is no news of one that we took away.
+                seen.retain(|event| names.contains_key(&event.wd) || !event.mask.contains(AddWatchFlags::IN_IGNORED));
+                if seen.iter().any(|event| is_relevant(&names, event.wd, event.name.as_deref())) {
+                    break;
+                }
+            }
+            tokio::time::sleep(self.settle).await;
+            if self.inputs.send(self.input.clone()).is_err() {
                 return;
             }
+            tokio::time::sleep(GATHER).await;
+            before = names;
         }
-        before = now;
-        tokio::time::sleep(POLL).await;
-    }
-}
-
-/// Names that count, by directory; none: all do.
-type RelevantNames = HashMap<WatchDescriptor, Option<Vec<OsString>>>;
-
-async fn run(
-    inotify: AsyncFd<Raw<Arc<Inotify>>>,
-    watch: Watch,
-    found: Arc<impl Fn() -> WatchPaths + Send + Sync + 'static>,
-    inputs: UnboundedSender<Input>,
-) {
-    let (mut last_logged, mut before) = (None, RelevantNames::new());
-    let Watch { mask, settle, .. } = watch;
-    loop {
-        // What is written meanwhile is an event of the watches before these, or of these.
-        let (instance, find) = (inotify.get_ref().0.clone(), found.clone());
-        let watched = tokio::task::spawn_blocking(move || watch_all(&instance, mask, &find())).await;
-        let Ok((names, failed)) = watched else { return };
-        // Such as the directory above one that was not there.
-        for wd in before.keys().filter(|wd| !names.contains_key(wd)) {
-            let _ = inotify.get_ref().0.rm_watch(*wd); // it may have gone by itself
-        }
-        if failed != last_logged {
-            if let Some(why) = &failed {
-                watch.warn(why);
-            }
-            if watch.polled && failed.is_some() {
-                return poll(watch.input, found, inputs).await;
-            }
-            last_logged = failed;
-        }
-        loop {
-            let mut seen = events(&inotify).await;
-            // That a watch is gone is no news of one that we took away.
-            seen.retain(|event| names.contains_key(&event.wd) || !event.mask.contains(AddWatchFlags::IN_IGNORED));
-            if seen.iter().any(|event| is_relevant(&names, event.wd, event.name.as_deref())) {
-                break;
-            }
-        }
-        tokio::time::sleep(settle).await;
-        if inputs.send(watch.input.clone()).is_err() {
-            return;
-        }
-        tokio::time::sleep(GATHER).await;
-        before = names;
     }
 }
 
