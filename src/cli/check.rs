@@ -42,6 +42,27 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
+    Ok(match judged(options)? {
+        Ok(remarks) => {
+            for remark in remarks {
+                println!("note: {remark}");
+            }
+            println!("valid");
+            0
+        }
+        Err(RenderError::Load(why) | RenderError::Policy(why)) => {
+            println!("rejected: {why}");
+            REJECTED
+        }
+        Err(why) => {
+            println!("could not tell: {why}");
+            UNKNOWN
+        }
+    })
+}
+
+/// What the kubelet remarks on a configuration that it finds valid.
+fn judged(options: &Options) -> Result<Result<Vec<String>, RenderError>, Failure> {
     // Exit code 1 says that FILE is rejected.
     let unknown =
         |failure: Failure| Failure { code: if failure.code == REJECTED { UNKNOWN } else { failure.code }, ..failure };
@@ -50,17 +71,17 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let (program, args) = (local.program.clone(), local.args.clone());
     let (rendered, admission) = match file(&options.file, options.signature.as_deref(), &options.flags, &local)? {
         Ok(found) => found,
-        Err(error) => return Ok(told(&error)),
+        Err(error) => return Ok(Err(error)),
     };
     report_notes(&rendered);
     if let Err(error) = policy::admitted(&admission) {
-        return Ok(told(&error));
+        return Ok(Err(error));
     }
     let problems = field_problems(&rendered, &program, &args)?;
     let by_policy = admission.refuses_unknown_fields;
     if (by_policy || unknown_fields == UnknownFields::Refuse) && !problems.is_empty() {
         let whom = if by_policy { "the node's policy" } else { "--unknown-fields" };
-        return Ok(told(&RenderError::Load(schema::refusal_by(whom, &problems))));
+        return Ok(Err(RenderError::Load(schema::refusal_by(whom, &problems))));
     }
     report(&problems);
     let dir = PrivateDir::new()?;
@@ -77,39 +98,10 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
         }
     })?;
     Ok(match verdict {
-        Verdict::Valid(remarks) => {
-            for remark in remarks {
-                println!("note: {remark}");
-            }
-            println!("valid");
-            0
-        }
-        Verdict::Load(message) | Verdict::Validate(message) => {
-            println!("rejected: {message}");
-            REJECTED
-        }
-        Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
-            println!("could not tell: {why}");
-            UNKNOWN
-        }
+        Verdict::Valid(remarks) => Ok(remarks),
+        Verdict::Load(message) | Verdict::Validate(message) => Err(RenderError::Load(message)),
+        Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => Err(RenderError::Internal(why)),
     })
-}
-
-/// Says why it goes no further.
-fn told(error: &RenderError) -> u8 {
-    match error {
-        RenderError::Load(why) | RenderError::Policy(why) => {
-            println!("rejected: {why}");
-            REJECTED
-        }
-        RenderError::Checkpoint(why)
-        | RenderError::Internal(why)
-        | RenderError::Unfinished(why)
-        | RenderError::NoAnswer(why) => {
-            println!("could not tell: {why}");
-            UNKNOWN
-        }
-    }
 }
 
 /// A configuration, and what the node's policy says of it.
