@@ -118,8 +118,7 @@ pub fn read_whole<T, E: From<LocalError>>(local: &impl Local, read: impl FnOnce(
 }
 
 /// Of each file what differs once it is another, or was written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot(pub Vec<[u64; 7]>);
+pub type Snapshot = Vec<[u64; 7]>;
 
 /// The node's policy, and what of the supervisor's options it is read with.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -55,11 +55,12 @@ impl NodeHost {
 impl ports::Host for NodeHost {
     fn observe(&mut self, ticket: Ticket, runtime: Option<&str>) {
         let (inputs, socket) = (self.inputs.clone(), runtime.and_then(socket_path));
-        let disks = self.measure();
+        let (root, store, busy) = (self.root_dir.clone(), self.store_dir.clone(), self.measuring.clone());
         tokio::spawn(async move {
+            let disks = on_thread(&busy, move || measure(&root, &store));
             let (runtime, disks, shutting_down) =
                 tokio::join!(async { Some(answers(&socket?, LIMIT).await) }, disks, is_shutting_down());
-            let (disk_full, supplies) = disks;
+            let (disk_full, supplies) = disks.unwrap_or_default();
             let environment = Environment { runtime, disk_full, shutting_down, supplies };
             let _ = inputs.send(Input::EnvironmentObserved(ticket, environment));
         });
@@ -75,15 +76,6 @@ impl ports::Host for NodeHost {
             let work = on_thread(&busy, move || streams::count(Path::new("/proc"), pid, runtime));
             let _ = inputs.send(Input::StreamsObserved(ticket, work.await.flatten()));
         });
-    }
-}
-
-type Measured = (bool, Supplies);
-
-impl NodeHost {
-    fn measure(&self) -> impl Future<Output = Measured> + use<> {
-        let (root, store, busy) = (self.root_dir.clone(), self.store_dir.clone(), self.measuring.clone());
-        async move { on_thread(&busy, move || measure(&root, &store)).await.unwrap_or_default() }
     }
 }
 
@@ -127,21 +119,14 @@ async fn answers(socket: &Path, limit: Duration) -> bool {
 
 /// Asks systemd, where there is one.
 async fn is_shutting_down() -> bool {
-    if !Path::new("/run/systemd/system").exists() {
-        return false;
-    }
-    let Some(systemctl) =
-        ["/usr/bin/systemctl", "/bin/systemctl"].map(PathBuf::from).into_iter().find(|it| it.exists())
-    else {
-        return false;
-    };
+    let Some(systemctl) = process::systemctl().filter(|_| process::is_run_by_systemd()) else { return false };
     let args = ["is-system-running".to_owned()];
     // The outer limit is for a process that even SIGKILL does not end soon.
     let run = tokio::time::timeout(LIMIT, process::run_to_end(&systemctl, &args, LIMIT, Confinement::Helper)).await;
     matches!(run, Ok(Ok(run)) if matches!(run.exit, Some(Exit::Code(_))) && run.output.trim_ascii() == b"stopping")
 }
 
-fn measure(root: &Path, store: &Path) -> Measured {
+fn measure(root: &Path, store: &Path) -> (bool, Supplies) {
     let full = [root, store].into_iter().filter_map(|path| statvfs(path).ok()).any(|fs| is_full(&fs));
     (full, supplies::measure(root))
 }

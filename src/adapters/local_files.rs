@@ -83,14 +83,11 @@ impl ports::Local for LocalFiles {
         for path in files.iter().chain(&dir) {
             ownership::check(path).map_err(|error| LocalError::Unsafe(error.to_string()))?;
         }
-        let states = files.iter().map(|path| {
-            let found = std::fs::metadata(path).map_err(|error| LocalError::disk(path, error))?;
-            Ok(fingerprint(&found))
-        });
-        let states = states.collect::<Result<_, _>>()?;
+        let state = |path: &PathBuf| std::fs::metadata(path).map_err(|error| LocalError::disk(path, error));
+        let states = files.iter().map(|path| Ok(fingerprint(&state(path)?))).collect::<Result<_, LocalError>>()?;
         match writers::written(&files) {
             Some(path) => Err(LocalError::Unfinished(format!("{} is being written", path.display()))),
-            None => Ok(Snapshot(states)),
+            None => Ok(states),
         }
     }
 

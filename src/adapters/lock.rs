@@ -126,9 +126,14 @@ pub(crate) fn living(note: &str) -> Option<u32> {
 
 fn try_take(root: &Path, owner: Option<u32>) -> Result<File, NotLocked> {
     let path = root.join("supervisor/lock");
-    if let Err(error) = ownership::check(&path) {
-        return Err(NotLocked::Unavailable(error.to_string()));
-    }
+    ownership::check(&path).map_err(|error| NotLocked::Unavailable(error.to_string()))?;
+    let unavailable = |error: std::io::Error| NotLocked::Unavailable(format!("{}: {error}", path.display()));
+    // What the lock says, which is no more than a note.
+    let said = |file: &File| {
+        let mut said = String::new();
+        let _ = file.take(NOTE).read_to_string(&mut said);
+        said
+    };
     let open = || -> std::io::Result<File> {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(root)?;
@@ -139,18 +144,12 @@ fn try_take(root: &Path, owner: Option<u32>) -> Result<File, NotLocked> {
         }
         OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)
     };
-    let mut file = match open() {
-        Ok(file) => file,
-        Err(error) => return Err(NotLocked::Unavailable(format!("{}: {error}", path.display()))),
-    };
+    let mut file = open().map_err(unavailable)?;
     match file.try_lock() {
         Ok(()) => {
             let Some(owner) = owner else { return Ok(file) };
-            let mut before = String::new();
-            let _ = (&file).take(NOTE).read_to_string(&mut before);
-            let before = before.trim();
             // Its worker is being replaced; the kubelet runs.
-            if let Some(pid) = living(before).filter(|pid| *pid != owner) {
+            if let Some(pid) = living(said(&file).trim()).filter(|pid| *pid != owner) {
                 return Err(NotLocked::Taken(pid.to_string()));
             }
             let mut note = || -> std::io::Result<()> {
@@ -164,11 +163,9 @@ fn try_take(root: &Path, owner: Option<u32>) -> Result<File, NotLocked> {
             Ok(file)
         }
         Err(TryLockError::WouldBlock) => {
-            let mut pid = String::new();
-            let _ = file.take(NOTE).read_to_string(&mut pid);
-            Err(NotLocked::Taken(pid.split_whitespace().next().unwrap_or_default().to_owned()))
+            Err(NotLocked::Taken(said(&file).split_whitespace().next().unwrap_or_default().to_owned()))
         }
-        Err(TryLockError::Error(error)) => Err(NotLocked::Unavailable(format!("{}: {error}", path.display()))),
+        Err(TryLockError::Error(error)) => Err(unavailable(error)),
     }
 }
 

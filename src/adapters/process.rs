@@ -2,7 +2,7 @@
 
 use std::io::{self, PipeWriter};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,6 +147,16 @@ async fn run_with<T>(
 /// Waits for a child that was killed. One that the kernel holds, as on a disk that does not answer, is reaped by tokio later.
 pub(crate) async fn reap(mut child: Child) {
     let _ = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
+}
+
+/// systemd's own helper.
+pub(crate) fn systemctl() -> Option<PathBuf> {
+    ["/usr/bin/systemctl", "/bin/systemctl"].map(PathBuf::from).into_iter().find(|it| it.exists())
+}
+
+/// systemd runs this machine.
+pub(crate) fn is_run_by_systemd() -> bool {
+    Path::new("/run/systemd/system").exists()
 }
 
 /// What a helper program printed.

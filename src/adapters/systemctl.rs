@@ -28,9 +28,8 @@ pub(crate) struct Units {
 impl Units {
     /// Finds `systemctl`.
     pub(crate) fn find() -> Result<Self, String> {
-        let systemctl = ["/usr/bin/systemctl", "/bin/systemctl"].map(PathBuf::from).into_iter().find(|it| it.exists());
-        match systemctl {
-            Some(systemctl) if Path::new("/run/systemd/system").exists() => Ok(Self { systemctl }),
+        match process::systemctl() {
+            Some(systemctl) if process::is_run_by_systemd() => Ok(Self { systemctl }),
             Some(_) => Err("systemd does not run here (there is no /run/systemd/system): for an image, print the drop-in on a node that runs \
                  (kubelet-supervisor enable --dry-run), and put it in there".to_owned()),
             None => Err("there is no systemctl here: this is about nodes that systemd runs".to_owned()),

@@ -50,8 +50,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let text = if options.effective {
         effective::text(&rendered, &local, options.output)?
     } else {
-        let text = serde_json::to_string_pretty(&rendered.configuration.value);
-        text.map(|text| text + "\n").map_err(|error| error.to_string())?
+        format!("{:#}\n", rendered.configuration.value)
     };
     print!("{text}");
     Ok(0)

@@ -9,7 +9,6 @@ use super::render::configuration;
 use crate::adapters::fsx::Disk;
 use crate::adapters::store::{FsStore, GivenFiles, StoredConfig};
 use crate::machine::Input;
-use crate::machine::history::HistoryEntry;
 use crate::machine::model::{Damage, LoadTarget, RenderError, Rendered, Verification};
 use crate::machine::records::{Stored, Version};
 use crate::ports::{Checkpoint, Local, Store, StoreError, StoreRequest, read_whole};
@@ -19,8 +18,10 @@ use kubelet_config::policy::Admission;
 use kubelet_config::rendering::{self, Configuration, DropIn, Effective};
 use kubelet_config::source::{ConfigAnnotations, Source};
 
-/// The kubelet's `--root-dir` if the command line has none (options.go, v1.20.2).
-const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
+/// The kubelet's `--root-dir`, also if the command line has none (options.go, v1.20.2).
+pub(super) fn root_dir(args: &KubeletArgs) -> &str {
+    args.last("root-dir").unwrap_or("/var/lib/kubelet")
+}
 
 /// The store, the local files and the kubelet's command line.
 #[derive(Debug)]
@@ -28,8 +29,8 @@ pub struct StoreWorker<D, L> {
     store: FsStore<D>,
     local: L,
     args: KubeletArgs,
-    /// The node has its own configuration alone.
-    standalone: bool,
+    /// A standalone kubelet has its local configuration even if the store holds another, as with native.
+    pub standalone: bool,
     /// The last request was not served to its end.
     interrupted: bool,
 }
@@ -38,12 +39,6 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
     /// The worker for a kubelet with these flags.
     pub fn new(store: FsStore<D>, local: L, args: KubeletArgs) -> Self {
         Self { store, local, args, standalone: false, interrupted: false }
-    }
-
-    /// A standalone kubelet has its local configuration even if the store holds another, as with native.
-    #[must_use]
-    pub fn standalone(self, standalone: bool) -> Self {
-        Self { standalone, ..self }
     }
 
     /// Serves a request to its end; gives the answers.
@@ -81,12 +76,17 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 Input::StateFilesSwapped(ticket, Err("nobody waits for it any more".to_owned()))
             }
             StoreRequest::SwapStateFiles(ticket, files) => {
-                let root_dir = self.args.last("root-dir").unwrap_or(DEFAULT_ROOT_DIR);
-                let found = self.store.swap_state_files(&files, root_dir);
+                let found = self.store.swap_state_files(&files, root_dir(&self.args));
                 Input::StateFilesSwapped(ticket, found.map_err(|error| error.to_string()))
             }
-            StoreRequest::Append(entry) => self.append(entry),
-            StoreRequest::Unreported => return self.unreported(),
+            StoreRequest::Append(mut entry) => {
+                let appended = plain(self.store.append(&entry).map(|number| entry.number = number));
+                Input::Appended(entry, appended)
+            }
+            StoreRequest::Unreported => {
+                let entries = self.store.unreported().into_iter();
+                return entries.map(|entry| Input::Appended(Box::new(entry), Ok(()))).collect();
+            }
             StoreRequest::Reported(number) => {
                 self.store.reported(number);
                 return Vec::new();
@@ -103,16 +103,6 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             }
         };
         vec![answer]
-    }
-
-    fn append(&mut self, mut entry: Box<HistoryEntry>) -> Input {
-        let appended = self.store.append(&entry).map(|number| entry.number = number);
-        Input::Appended(entry, appended.map_err(|error| error.to_string()))
-    }
-
-    fn unreported(&mut self) -> Vec<Input> {
-        let entries = self.store.unreported().into_iter();
-        entries.map(|entry| Input::Appended(Box::new(entry), Ok(()))).collect()
     }
 
     /// A read that fails is the disk's, and no damage.
@@ -221,10 +211,9 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         source: &Source,
         (out, annotations, admission): (Configuration, ConfigAnnotations, Admission),
     ) -> Result<Rendered, RenderError> {
-        let internal = |error: &dyn std::error::Error| RenderError::Internal(error.to_string());
         // JSON is YAML to the kubelet, and cannot be misquoted.
-        let text = serde_json::to_string_pretty(&out.value).map_err(|error| internal(&error))?;
-        let given = self.store.write_config(&out, &text).map_err(|error| internal(&error))?;
+        let text = format!("{:#}", out.value);
+        let given = self.store.write_config(&out, &text).map_err(|error| RenderError::Internal(error.to_string()))?;
         let rendered = self.rendered(out, given, annotations, admission);
         Ok(Rendered { is_local_files: source.is_local_files(), ..rendered })
     }

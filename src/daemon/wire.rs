@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::exec::Executor;
 use super::run;
 use super::settings::Settings;
-use super::store_worker::StoreWorker;
+use super::store_worker::{StoreWorker, root_dir};
 use crate::adapters::clock::{self, BootClock};
 use crate::adapters::file_watch;
 use crate::adapters::fsx::RealDisk;
@@ -209,7 +209,7 @@ fn assemble(
         kubelet: KubeletProcess::start(link.clone(), settings.args.clone(), standby.clone(), inputs.clone(), status),
         preflight: KubeletPreflight::new(preflight, inputs.clone(), metrics.clone(), version.clone(), standby),
         probe: HealthzProbe::new(inputs.clone()),
-        host: NodeHost::new(root_dir(&settings), settings.dir.clone(), inputs.clone()),
+        host: NodeHost::new(root_dir(&settings.args).into(), settings.dir.clone(), inputs.clone()),
         cluster: cluster(&settings, inputs, &metrics),
         notifier: NodeNotifier {
             link,
@@ -239,7 +239,8 @@ fn local_files(settings: &Settings) -> LocalFiles {
 fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> anyhow::Result<StoreThread> {
     let local = local_files(settings);
     let files = FsStore::new(RealDisk::guarded(&settings.dir), &settings.dir);
-    let mut worker = StoreWorker::new(files, local, settings.args.clone()).standalone(settings.machine.standalone);
+    let mut worker = StoreWorker::new(files, local, settings.args.clone());
+    worker.standalone = settings.machine.standalone;
     let serve = move |request: StoreRequest| {
         let (operation, begun) = (request.operation(), Instant::now());
         let answers = worker.serve(request);
@@ -257,11 +258,6 @@ fn policy_file(settings: &Settings) -> PolicyFile {
         path: settings.policy.clone(),
         label_namespaces: [settings.config_namespace.clone()].into_iter().chain(default_source).collect(),
     }
-}
-
-/// The kubelet's.
-fn root_dir(settings: &Settings) -> std::path::PathBuf {
-    settings.args.last("root-dir").unwrap_or("/var/lib/kubelet").into()
 }
 
 /// Takes operators' commands, and has the store locked: a verb that finds no socket writes to the store itself, if no supervisor

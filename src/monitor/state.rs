@@ -128,13 +128,6 @@ pub(super) fn limit(role: Role, phase: Phase) -> Option<(Duration, &'static str)
     }
 }
 
-// Numbers of signals, as signal(7) has them.
-pub(super) const SIGHUP: i32 = 1;
-pub(super) const SIGINT: i32 = 2;
-pub(super) const SIGQUIT: i32 = 3;
-pub(super) const SIGKILL: i32 = 9;
-pub(super) const SIGTERM: i32 = 15;
-
 /// All that the monitor knows.
 #[derive(Clone, Debug, Default)]
 pub struct Monitor {

@@ -7,10 +7,9 @@
 
 use std::time::Duration;
 
-use super::state::{
-    Action, EARLY_ENDS, Event, FEED_MAX, KUBELET_PAUSES, Monitor, Pause, Role, SIGHUP, SIGINT, SIGKILL, SIGQUIT,
-    SIGTERM, WORKER_PAUSES,
-};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM};
+
+use super::state::{Action, EARLY_ENDS, Event, FEED_MAX, KUBELET_PAUSES, Monitor, Pause, Role, WORKER_PAUSES};
 use super::wire::{Child, PROTOCOL, Phase, Request, fingerprint};
 use crate::machine::model::Exit;
 use crate::os::notify_socket::Message;

@@ -159,7 +159,7 @@ fn text(
     let Request { unit, supervisor, .. } = request;
     let short = unit.strip_suffix(".service").unwrap_or(unit);
     let between = if options.is_empty() { "" } else { " " };
-    let mut blocks = vec![format!(
+    let command_text = format!(
         "# kubelet-supervisor as the ExecStart of {unit}.\n#\n\
              # Written by `kubelet-supervisor enable` from the unit's own command: run it again when the unit changes.\n\
              # `kubelet-supervisor disable` removes it. Both are in force after `systemctl restart {short}`.\n\
@@ -167,27 +167,21 @@ fn text(
              ExecStart=\n\
              ExecStart={}{}{supervisor} run {options}{between}-- {}",
         command.prefix, command.launchers, command.kubelet
-    )];
-    if chosen != own_type {
-        blocks.push(format!("# As `enable --type` was told.\nType={chosen}"));
-    }
+    );
     let limit = start_limit(options);
-    if chosen == ServiceType::Notify && wants_longer(base, limit) {
-        blocks.push(start_text(limit));
-    }
-    if matches!(base.last("NotifyAccess"), None | Some("none")) {
-        blocks.push("# STATUS in words and the watchdog, whatever the Type.\nNotifyAccess=main".to_owned());
-    }
+    let lacks_access = matches!(base.last("NotifyAccess"), None | Some("none"));
     let kill_mode = if base.last("KillMode") == Some("process") { KILL_PROCESS } else { KILL_MIXED };
-    blocks.push(kill_mode.to_owned());
-    blocks.push(RELOAD.to_owned());
-    if base.last("OOMScoreAdjust").is_none() {
-        blocks.push(OOM_SCORE.to_owned());
-    }
-    if base.last("OOMPolicy").is_none() {
-        blocks.push(OOM_POLICY.to_owned());
-    }
-    blocks.join("\n\n") + "\n"
+    let blocks = [
+        Some(command_text),
+        (chosen != own_type).then(|| format!("# As `enable --type` was told.\nType={chosen}")),
+        (chosen == ServiceType::Notify && wants_longer(base, limit)).then(|| start_text(limit)),
+        lacks_access.then(|| NOTIFY_ACCESS.to_owned()),
+        Some(kill_mode.to_owned()),
+        Some(RELOAD.to_owned()),
+        base.last("OOMScoreAdjust").is_none().then(|| OOM_SCORE.to_owned()),
+        base.last("OOMPolicy").is_none().then(|| OOM_POLICY.to_owned()),
+    ];
+    blocks.into_iter().flatten().collect::<Vec<_>>().join("\n\n") + "\n"
 }
 
 fn start_text(limit: Duration) -> String {
@@ -203,6 +197,8 @@ fn start_limit(options: &str) -> Duration {
     let chosen = words.next().and_then(|text| text.trim_matches('"').parse::<GoDuration>().ok());
     chosen.map_or(START_LIMIT, |chosen| START_LIMIT.max(chosen.0.saturating_mul(2) + Duration::from_secs(60)))
 }
+
+const NOTIFY_ACCESS: &str = "# STATUS in words and the watchdog, whatever the Type.\nNotifyAccess=main";
 
 const KILL_MIXED: &str = "\
 # SIGTERM goes to the supervisor alone, which stops the kubelet; SIGKILL later takes whatever is

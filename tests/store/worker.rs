@@ -288,7 +288,8 @@ fn records_are_answered_and_a_standalone_kubelet_has_none() {
     let stored = Stored { state: RecordFile::Read(records), ..Stored::empty() };
     assert_eq!(read(&mut first), stored);
     let store = || FsStore::new(disk.clone(), Path::new(ROOT));
-    let mut standalone = StoreWorker::new(store(), local.clone(), KubeletArgs::parse(&[])).standalone(true);
+    let mut standalone = StoreWorker::new(store(), local.clone(), KubeletArgs::parse(&[]));
+    standalone.standalone = true;
     assert_eq!(read(&mut standalone), Stored::empty());
     // Its command line may be a mistake: what is on the disk stays.
     assert_eq!(standalone.serve(StoreRequest::Record(6, Box::default())), [Input::Recorded(6, Ok(()))]);
