@@ -144,6 +144,14 @@ impl<D: Disk> FsStore<D> {
         Ok(())
     }
 
+    /// A file's content, if there is one.
+    fn read_if_there(&self, path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+        match self.disk.read(path, limit) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            result => result.map(Some),
+        }
+    }
+
     fn sync(&self, path: &Path) -> Result<(), StoreError> {
         self.disk.sync(path).map_err(|error| StoreError::disk(path, error))
     }

@@ -248,8 +248,7 @@ fn check_kept(options: &str) -> Result<(), String> {
 
 /// The kubelet's arguments as far as they are known: those that it runs with, whose variables are expanded, then the unit's.
 fn kubelet_args(unit: &Properties) -> Vec<String> {
-    let running = unit.get("MainPID").parse().ok().and_then(|pid| super::common::strings_of(pid, "cmdline"));
-    let running = running.unwrap_or_default().into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let running = of_running(unit, "cmdline").map(|word| word.to_string_lossy().into_owned()).collect();
     let (_, command) = unit.exec_start().unwrap_or_default();
     let behind_supervisor = |words: Vec<String>| {
         let begin = words.iter().position(|word| word == "--").map_or(0, |at| at + 1);
@@ -268,8 +267,13 @@ fn environment(unit: &Properties) -> Vec<OsString> {
         let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
         set.extend(lines.map(|line| unit::split_command(line).join(" ")));
     }
-    let running = unit.get("MainPID").parse().ok().and_then(|pid| super::common::strings_of(pid, "environ"));
-    set.into_iter().rev().map(OsString::from).chain(running.unwrap_or_default()).collect()
+    set.into_iter().rev().map(OsString::from).chain(of_running(unit, "environ")).collect()
+}
+
+/// The strings in a file of the process that runs, if one does.
+fn of_running(unit: &Properties, file: &str) -> impl Iterator<Item = OsString> {
+    let found = unit.get("MainPID").parse().ok().and_then(|pid| super::common::strings_of(pid, file));
+    found.unwrap_or_default().into_iter()
 }
 
 /// A store that others than root can change is neither read nor written: a node that has one would be back on its local

@@ -131,17 +131,13 @@ impl Options {
             args,
             merge: self.merge,
             config_namespace: self.config_namespace.clone(),
-            policy: absolute(&self.policy),
+            // Empty stays empty: there is none.
+            policy: std::path::absolute(&self.policy).unwrap_or_else(|_| self.policy.clone()),
             metrics,
             node_name: self.node_name.clone().filter(|name| !name.is_empty()),
             standby: self.standby,
         })
     }
-}
-
-/// Empty stays empty: there is none.
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The monitor. Of its command line it takes the kubelet's command alone: the options are the worker's, which says what is wrong

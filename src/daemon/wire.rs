@@ -144,9 +144,16 @@ pub(crate) async fn work(settings: Settings) -> anyhow::Result<u8> {
     }
     // This one keeps it until the worker ends.
     let lock = SharedLock::default();
-    if let Err(why) = locked(&settings, &lock).await {
-        tracing::error!("{why}");
-        return Ok(IN_USE);
+    match lock::hold_within(settings.dir.clone(), limits::LOAD_DEADLINE, lock.clone()).await {
+        Ok(()) => {}
+        Err(NotLocked::Taken(pid)) => {
+            let dir = settings.dir.display();
+            tracing::error!(
+                "{dir} is in use by another kubelet-supervisor, pid {pid}; stop that one or give --dynamic-config-dir"
+            );
+            return Ok(IN_USE);
+        }
+        Err(why) => tracing::warn!("cannot lock the store, going on without for now: {why}"),
     }
     let (mut executor, mut queue) = assemble(settings, lock.clone(), link, &status)?;
     run(&mut executor, &mut queue, &BootClock, status.beginning()).await;
@@ -163,18 +170,6 @@ pub(crate) fn last_known_good(settings: &Settings) -> Option<Vec<String>> {
     let version = records.pin.map_or(records.last_known_good, |pin| pin.version)?;
     let StoredConfig { given, overrides, .. } = store.open_config(version.digest.as_ref()?).ok()?;
     Some(settings.args.with(&overrides).for_run(Some(&given.config), &given.config_dir))
-}
-
-async fn locked(settings: &Settings, lock: &SharedLock) -> anyhow::Result<()> {
-    match lock::hold_within(settings.dir.clone(), limits::LOAD_DEADLINE, lock.clone()).await {
-        Ok(()) => {}
-        Err(NotLocked::Taken(pid)) => anyhow::bail!(
-            "{} is in use by another kubelet-supervisor, pid {pid}; stop that one or give --dynamic-config-dir",
-            settings.dir.display()
-        ),
-        Err(why) => tracing::warn!("cannot lock the store, going on without for now: {why}"),
-    }
-    Ok(())
 }
 
 fn assemble(
@@ -226,11 +221,15 @@ fn assemble(
 }
 
 fn local_files(settings: &Settings) -> LocalFiles {
+    // Labels may name what an option names, unless the policy says which.
+    let default_source = settings.machine.default_source.as_ref().filter(|source| !source.is_local_files());
+    let default_source = default_source.map(|source| source.namespace.clone());
+    let label_namespaces = [settings.config_namespace.clone()].into_iter().chain(default_source).collect();
     LocalFiles {
         program: settings.program.clone(),
         args: settings.args.clone(),
         merge: settings.merge,
-        policy: policy_file(settings),
+        policy: PolicyFile { path: settings.policy.clone(), label_namespaces },
         followed: settings.machine.follow_local,
     }
 }
@@ -248,16 +247,6 @@ fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) 
         answers
     };
     StoreThread::start(serve, inputs).context("cannot start the store's thread")
-}
-
-/// Labels may name what an option names, unless the policy says which.
-fn policy_file(settings: &Settings) -> PolicyFile {
-    let default_source = settings.machine.default_source.as_ref().filter(|source| !source.is_local_files());
-    let default_source = default_source.map(|source| source.namespace.clone());
-    PolicyFile {
-        path: settings.policy.clone(),
-        label_namespaces: [settings.config_namespace.clone()].into_iter().chain(default_source).collect(),
-    }
 }
 
 /// Takes operators' commands, and has the store locked: a verb that finds no socket writes to the store itself, if no supervisor

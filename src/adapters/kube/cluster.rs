@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::access::{Access, Connected};
 use super::outbox::Outbox;
 use super::search::{CredentialSearch, Refusals};
-use super::session::{Session, SessionEnd};
+use super::session::{Seen, Session, SessionEnd};
 use crate::adapters::metrics::Metrics;
 use crate::machine::Input;
 use crate::ports::{self, ClusterRequest};
@@ -62,7 +62,8 @@ impl Task {
             let Connected { client, fingerprint, origin, node_name, renew_at, .. } = connected;
             let started = Instant::now();
             let (namespace, inputs) = (self.namespace.clone(), self.inputs.clone());
-            let mut session = Session::new(client, signals.clone(), node_name, namespace, inputs, &mut self.outbox);
+            let (outbox, seen) = (&mut self.outbox, Seen::default());
+            let mut session = Session { client, signals: signals.clone(), node_name, namespace, inputs, outbox, seen };
             // A session that is dropped takes its watches and its connections along; what was not answered yet is still in
             // the outbox.
             let replacement = tokio::select! {

@@ -46,18 +46,11 @@ impl Outbox {
 
     /// Takes off the event that was sent, which may no longer be the first, or be there at all:
     /// the oldest had to go if others came while it was under way.
-    pub(crate) fn remove_sent(&mut self, sent: EventKey) {
-        if let Some(index) = self.events.iter().position(|entry| key(entry) == sent) {
+    pub(crate) fn remove_sent(&mut self, sent: &HistoryEntry) {
+        if let Some(index) = self.events.iter().position(|entry| entry == sent) {
             self.events.remove(index);
         }
     }
-}
-
-/// Identifies an event: its number, which is 0 where the history could not be written, and its time.
-pub(crate) type EventKey = (u64, u64);
-
-pub(crate) fn key(entry: &HistoryEntry) -> EventKey {
-    (entry.number, entry.nanos)
 }
 
 #[cfg(test)]
@@ -75,14 +68,14 @@ mod tests {
         for (number, nanos) in [(1, 10), (0, 11), (0, 12), (2, 13)] {
             assert!(outbox.accept(ClusterRequest::Emit(Box::new(entry(number, nanos)))).is_none());
         }
-        outbox.remove_sent((0, 12));
+        outbox.remove_sent(&entry(0, 12));
         assert_eq!(numbers(&outbox), [1, 0, 2]);
         // While the first is under way, so many come that it has to go.
         for number in 0..u64::try_from(EVENTS_KEPT).unwrap() {
             outbox.accept(ClusterRequest::Emit(Box::new(entry(100 + number, 100 + number))));
         }
         assert_eq!((outbox.events.len(), numbers(&outbox)[0]), (EVENTS_KEPT, 100));
-        outbox.remove_sent((1, 10));
+        outbox.remove_sent(&entry(1, 10));
         assert_eq!((outbox.events.len(), numbers(&outbox)[0]), (EVENTS_KEPT, 100), "nothing else is lost");
     }
 }

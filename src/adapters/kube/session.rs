@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::backoff::Backoff;
 use super::client_layer::ClientSignals;
-use super::outbox::{self, EventKey, Outbox};
+use super::outbox::Outbox;
 use super::types::{ConfigMapView, NodeView};
 use super::watch::{ConfigMapWatch, ObjectWatch, WatchEvent};
 use super::{decode, requests};
@@ -32,13 +32,20 @@ pub(crate) enum SessionEnd {
 }
 
 pub(crate) struct Session<'a> {
-    client: Client,
-    signals: Arc<ClientSignals>,
-    node_name: String,
+    pub(crate) client: Client,
+    pub(crate) signals: Arc<ClientSignals>,
+    pub(crate) node_name: String,
     /// The namespace of labels which name none.
-    namespace: String,
-    inputs: UnboundedSender<Input>,
-    outbox: &'a mut Outbox,
+    pub(crate) namespace: String,
+    pub(crate) inputs: UnboundedSender<Input>,
+    pub(crate) outbox: &'a mut Outbox,
+    /// Nothing, before it has begun.
+    pub(crate) seen: Seen,
+}
+
+/// What a session has seen.
+#[derive(Default)]
+pub(crate) struct Seen {
     /// What the Node says of us; `None` while there is no Node.
     shown: Option<PublishedStatus>,
     /// A status the server accepted and did not keep.
@@ -50,31 +57,7 @@ pub(crate) struct Session<'a> {
     node: NodeSummary,
 }
 
-impl<'a> Session<'a> {
-    /// A session that has not begun.
-    pub(crate) fn new(
-        client: Client,
-        signals: Arc<ClientSignals>,
-        node_name: String,
-        namespace: String,
-        inputs: UnboundedSender<Input>,
-        outbox: &'a mut Outbox,
-    ) -> Self {
-        Self {
-            client,
-            signals,
-            node_name,
-            namespace,
-            inputs,
-            outbox,
-            shown: None,
-            dropped: None,
-            watch_error: None,
-            ready: None,
-            node: NodeSummary::default(),
-        }
-    }
-
+impl Session<'_> {
     /// Works until the credentials are of no more use, or the supervisor ends.
     pub(crate) async fn run(
         &mut self,
@@ -86,7 +69,7 @@ impl<'a> Session<'a> {
         let mut status_backoff = Backoff::default();
         let mut event_backoff = Backoff::default();
         let mut patch: InFlight<(NodeConfigStatus, kube::Result<NodeView>)> = None;
-        let mut post: InFlight<(EventKey, kube::Result<()>)> = None;
+        let mut post: InFlight<(HistoryEntry, kube::Result<()>)> = None;
         loop {
             let status = self.due_status();
             let unsent = self.outbox.events.front().cloned();
@@ -105,7 +88,7 @@ impl<'a> Session<'a> {
                 event = node.next() => self.node_observed(event)?,
                 Some(event) = OptionFuture::from(map.as_mut().map(ConfigMapWatch::next)) => self.map_observed(event)?,
                 () = status_backoff.elapsed(), if patch.is_none() && status.is_some() => {
-                    patch = status.zip(self.shown.as_ref()).map(|(status, shown)| self.patch(status, shown));
+                    patch = status.zip(self.seen.shown.as_ref()).map(|(status, shown)| self.patch(status, shown));
                 }
                 Some((status, result)) = OptionFuture::from(patch.as_mut()) => {
                     patch = None;
@@ -114,7 +97,7 @@ impl<'a> Session<'a> {
                 () = event_backoff.elapsed(), if post.is_none() && unsent.is_some() => post = unsent.map(|entry| self.post(entry)),
                 Some((event, result)) = OptionFuture::from(post.as_mut()) => {
                     post = None;
-                    self.posted(result, event, &mut event_backoff);
+                    self.posted(result, &event, &mut event_backoff);
                 }
             }
         }
@@ -130,16 +113,15 @@ impl<'a> Session<'a> {
         async move { (status, request.await) }.boxed()
     }
 
-    fn post(&self, entry: HistoryEntry) -> BoxFuture<'static, (EventKey, kube::Result<()>)> {
-        let event = outbox::key(&entry);
-        let request = requests::post_event(self.client.clone(), self.node_name.clone(), entry);
-        async move { (event, request.await) }.boxed()
+    fn post(&self, entry: HistoryEntry) -> BoxFuture<'static, (HistoryEntry, kube::Result<()>)> {
+        let request = requests::post_event(self.client.clone(), self.node_name.clone(), entry.clone());
+        async move { (entry, request.await) }.boxed()
     }
 
     /// Beside the loop, and to its end even if the session ends before: each query has an answer.
     fn query(&self, query: ClusterQuery) {
         let (client, name, inputs) = (self.client.clone(), self.node_name.clone(), self.inputs.clone());
-        let (node, signals) = (self.node.clone(), self.signals.clone());
+        let (node, signals) = (self.seen.node.clone(), self.signals.clone());
         tokio::spawn(async move {
             let _ = inputs.send(match query {
                 ClusterQuery::Lease(ticket) => {
@@ -164,9 +146,9 @@ impl<'a> Session<'a> {
         match event {
             WatchEvent::Object(node) => {
                 self.recovered();
-                self.node = decode::node_summary(&node);
+                self.seen.node = decode::node_summary(&node);
                 if let Some(ready) = decode::node_readiness(&node) {
-                    send_news(&self.inputs, &mut self.ready, Input::NodeObserved(ready));
+                    send_news(&self.inputs, &mut self.seen.ready, Input::NodeObserved(ready));
                 }
                 let _ = self.inputs.send(Input::AssignedByLabels(decode::is_by_labels(&node)));
                 let _ = self.inputs.send(Input::Node(decode::assignment(&node, &self.namespace)));
@@ -178,11 +160,11 @@ impl<'a> Session<'a> {
                 send_news(&self.inputs, &mut self.outbox.annotations, annotations);
                 let (request, answer) = decode::preflight(&node);
                 send_news(&self.inputs, &mut self.outbox.preflight, Input::PreflightRequested { request, answer });
-                self.shown = Some(decode::published_status(node));
+                self.seen.shown = Some(decode::published_status(node));
             }
             WatchEvent::Absent => {
                 self.recovered();
-                self.shown = None;
+                self.seen.shown = None;
                 tracing::info!("there is no Node {} (yet); its configuration is kept", self.node_name);
                 let _ = self.inputs.send(Input::Node(Assignment::Unknown));
             }
@@ -190,17 +172,17 @@ impl<'a> Session<'a> {
                 if code == Some(401) {
                     return Err(SessionEnd::Unauthorized);
                 }
-                if self.watch_error.is_none() {
+                if self.seen.watch_error.is_none() {
                     tracing::warn!("the Node cannot be watched: {why}");
                 }
-                self.watch_error = Some(why);
+                self.seen.watch_error = Some(why);
             }
         }
         Ok(())
     }
 
     fn recovered(&mut self) {
-        if self.watch_error.take().is_some() {
+        if self.seen.watch_error.take().is_some() {
             tracing::info!("the API server is back");
         }
     }
@@ -227,13 +209,13 @@ impl<'a> Session<'a> {
 
     /// The status that the Node does not show yet.
     fn due_status(&self) -> Option<NodeConfigStatus> {
-        let (shown, status) = (self.shown.as_ref()?, self.outbox.status.as_ref()?);
-        let dropped = self.dropped.as_ref().is_some_and(|dropped| dropped.matches(&json!(status)));
+        let (shown, status) = (self.seen.shown.as_ref()?, self.outbox.status.as_ref()?);
+        let dropped = self.seen.dropped.as_ref().is_some_and(|dropped| dropped.matches(&json!(status)));
         let published = (dropped || status.matches(&shown.config)) && status.is_annotated(shown);
         (!published || !status.condition.is_published(shown.condition.as_ref())).then(|| status.clone())
     }
 
-    fn posted(&mut self, result: kube::Result<()>, posted: EventKey, backoff: &mut Backoff) {
+    fn posted(&mut self, result: kube::Result<()>, posted: &HistoryEntry, backoff: &mut Backoff) {
         match result {
             Ok(()) => backoff.succeeded(),
             // Refused for good; 401 is about the credentials, which the watches have noticed too.
@@ -243,8 +225,8 @@ impl<'a> Session<'a> {
             Err(_) => return backoff.failed(None),
         }
         self.outbox.remove_sent(posted);
-        if posted.0 != 0 {
-            let _ = self.inputs.send(Input::Reported(posted.0));
+        if posted.number != 0 {
+            let _ = self.inputs.send(Input::Reported(posted.number));
         }
     }
 
@@ -253,15 +235,15 @@ impl<'a> Session<'a> {
             Ok(node) => {
                 let shown = decode::published_status(node);
                 if !status.matches(&shown.config) {
-                    if self.dropped.is_none() {
+                    if self.seen.dropped.is_none() {
                         tracing::info!(
                             "this API server does not keep Node.status.config (gone since Kubernetes 1.26, off since \
                              1.22): the annotation {STATUS_ANNOTATION} and the condition {CONDITION} have the status"
                         );
                     }
-                    self.dropped = Some(status);
+                    self.seen.dropped = Some(status);
                 }
-                self.shown = Some(shown);
+                self.seen.shown = Some(shown);
                 if self.due_status().is_none() {
                     backoff.succeeded();
                 } else {

@@ -13,19 +13,12 @@ struct Wanted {
     asked: bool,
 }
 
-/// The kubelet that the machine knows of.
+/// The kubelet that the machine knows of, and what it was told of it.
 #[derive(Debug)]
 struct Known {
     run: u64,
     ready: bool,
     pings: u64,
-}
-
-impl Known {
-    /// Nothing of it was told so far.
-    fn of(kubelet: &Child) -> Self {
-        Self { run: kubelet.run, ready: false, pings: 0 }
-    }
 }
 
 /// What the machine was told of the monitor's state, and what it asked for.
@@ -69,12 +62,18 @@ impl Follower {
             let result = Err("it has ended".to_owned());
             return Next { inputs: vec![Input::Started(result)], ..Next::default() };
         };
+        let mut next = Next::default();
+        self.begin(kubelet, true, &mut next);
+        self.follow(status, &mut next.inputs);
+        next
+    }
+
+    /// This kubelet was started, or goes on.
+    fn begin(&mut self, kubelet: &Child, adopted: bool, next: &mut Next) {
         self.former = None;
-        self.known = Some(Known::of(kubelet));
-        let (running, started) = started(kubelet, true);
-        let mut inputs = vec![Input::Started(Ok(started))];
-        self.follow(status, &mut inputs);
-        Next { inputs, started: Some(running), ..Next::default() }
+        self.known = Some(Known { run: kubelet.run, ready: false, pings: 0 });
+        next.started = Some(*kubelet);
+        next.inputs.push(Input::Started(Ok(StartedKubelet { id: kubelet.id(), adopted, ready: kubelet.ready })));
     }
 
     /// The run that the machine knows of.
@@ -98,10 +97,11 @@ impl Follower {
         }
         let wanted = self.wanted.as_mut().and_then(|wanted| wanted.advance(status, &mut next.requests));
         if let Some(result) = wanted {
-            (self.wanted, self.former) = (None, None);
-            next.started = result.as_ref().ok().map(|(kubelet, _)| *kubelet);
-            self.known = next.started.as_ref().map(Known::of);
-            next.inputs.push(Input::Started(result.map(|(_, started)| started)));
+            (self.wanted, self.former, self.known) = (None, None, None);
+            match result {
+                Ok((kubelet, adopted)) => self.begin(&kubelet, adopted, &mut next),
+                Err(why) => next.inputs.push(Input::Started(Err(why))),
+            }
         }
         self.follow(status, &mut next.inputs);
         next
@@ -126,18 +126,14 @@ impl Follower {
 }
 
 impl Wanted {
-    /// The answer, once there is one.
-    fn advance(
-        &mut self,
-        status: &Status,
-        requests: &mut Vec<Request>,
-    ) -> Option<Result<(Child, StartedKubelet), String>> {
+    /// The answer, once there is one: the kubelet, and whether it ran already.
+    fn advance(&mut self, status: &Status, requests: &mut Vec<Request>) -> Option<Result<(Child, bool), String>> {
         let is_mine = |kubelet: &Child| self.asked && kubelet.ticket == Some(self.ticket);
         if let Some((_, why)) = status.refused.as_ref().filter(|(ticket, _)| self.asked && *ticket == self.ticket) {
             return Some(Err(why.clone()));
         }
         if let Some(mine) = status.kubelet.iter().chain(&status.ended).find(|kubelet| is_mine(kubelet)) {
-            return (mine.phase > Phase::Begins).then(|| Ok(started(mine, false)));
+            return (mine.phase > Phase::Begins).then_some(Ok((*mine, false)));
         }
         let Some(other) = &status.kubelet else {
             if !self.asked {
@@ -147,15 +143,11 @@ impl Wanted {
             return None;
         };
         if other.command == fingerprint(&self.args) && other.phase < Phase::Ends {
-            return (other.phase > Phase::Begins).then(|| Ok(started(other, true)));
+            return (other.phase > Phase::Begins).then_some(Ok((*other, true)));
         }
         if other.phase < Phase::Ends {
             requests.push(Request::Stop(other.run)); // SIGKILL follows, if need be
         }
         None
     }
-}
-
-fn started(kubelet: &Child, adopted: bool) -> (Child, StartedKubelet) {
-    (*kubelet, StartedKubelet { id: kubelet.id(), adopted, ready: kubelet.ready })
 }

@@ -32,12 +32,6 @@ pub(crate) struct LocalSource {
     asked: Arc<AtomicU64>,
 }
 
-impl std::fmt::Debug for LocalSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("LocalSource")
-    }
-}
-
 impl LocalSource {
     pub(crate) fn new(files: LocalFiles, inputs: UnboundedSender<Input>, cluster: Box<dyn ports::Cluster>) -> Self {
         Self { files, inputs, cluster, asked: Arc::default() }

@@ -53,10 +53,7 @@ impl<D: Disk> FsStore<D> {
 
     /// A file's content; one that is not there is empty.
     fn lines(&self, path: &Path) -> io::Result<Vec<u8>> {
-        match self.disk.read(path, READ_LIMIT) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            result => result,
-        }
+        self.read_if_there(path, READ_LIMIT).map(Option::unwrap_or_default)
     }
 
     /// Appends to the history, durably; gives the entry's number.

@@ -150,10 +150,10 @@ impl<D: Disk> FsStore<D> {
 
     fn owner(&self, home: &Path) -> Result<Option<Ownership>, StoreError> {
         let path = home.join("owner.json");
-        match self.disk.read(&path, LIMIT) {
+        match self.read_if_there(&path, LIMIT) {
             // Garbage is the doing of a bad disk: it is replaced whole. It says as little as none.
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge) => Ok(None),
+            Ok(bytes) => Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok())),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(None),
             Err(error) => Err(at(&path, error)),
         }
     }
@@ -164,11 +164,7 @@ impl<D: Disk> FsStore<D> {
     }
 
     fn state_file(&self, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-        match self.disk.read(path, LIMIT) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(at(path, error)),
-        }
+        self.read_if_there(path, LIMIT).map_err(|error| at(path, error))
     }
 
     /// Copies the owner's files to its stash, so that it holds them and nothing else.
