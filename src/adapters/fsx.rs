@@ -174,7 +174,6 @@ pub fn replace(disk: &impl Disk, path: &Path, temporary: &Path, bytes: &[u8], mo
 }
 
 /// The temporary name beside `path`, in native's style.
-#[must_use]
 pub(crate) fn temporary_beside(path: &Path) -> std::path::PathBuf {
     let base = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!("tmp_{base}"))

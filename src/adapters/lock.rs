@@ -21,22 +21,15 @@ const GRACE: Duration = Duration::from_secs(2);
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// Why there is no lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotLocked {
     /// Another supervisor has it; what its pid file says.
+    #[error("process {0} uses the store")]
     Taken(String),
     /// The lock file cannot be made (read-only disk); the reason. Not a ground to leave the node
     /// without a kubelet.
+    #[error("{0}")]
     Unavailable(String),
-}
-
-impl std::fmt::Display for NotLocked {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Taken(pid) => write!(f, "process {pid} uses the store"),
-            Self::Unavailable(why) => f.write_str(why),
-        }
-    }
 }
 
 /// The lock while the process lives, once it has it.

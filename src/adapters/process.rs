@@ -50,7 +50,6 @@ pub(crate) fn leave_signals_to_the_monitor() -> io::Result<()> {
 
 /// Becomes the kubelet: the last resort of a supervisor that cannot even begin. It has our pid, so
 /// systemd goes on as if there had never been a supervisor. Comes back with an error only.
-#[must_use]
 pub(crate) fn exec_kubelet(program: &Path, args: &KubeletArgs) -> io::Error {
     std::process::Command::new(program).args(args.for_run(None, &ConfigDir::Unit)).exec()
 }

@@ -39,10 +39,7 @@ enum Verb {
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let Verb::Check { file } = &options.verb;
-    let (file, is_own) = match file {
-        Some(file) => (file.as_path(), false),
-        None => (Path::new(DEFAULT_PATH), true),
-    };
+    let (file, is_own) = (file.as_deref().unwrap_or(Path::new(DEFAULT_PATH)), file.is_none());
     let path = file.display();
     let policy = if is_own {
         policy::read(file)?.ok_or_else(|| {

@@ -20,7 +20,6 @@ pub fn fatal(lines: &[String]) -> Option<String> {
 
 /// True for a line of a Go stack trace, and for an empty one: hundreds of them follow the line that
 /// says why.
-#[must_use]
 pub(crate) fn is_stack_frame(line: &str) -> bool {
     let line = line.trim_end();
     if line.is_empty() || line.starts_with('\t') && !line.starts_with("\tpanic: ") {

@@ -31,7 +31,6 @@ const SECRETS: [&str; 8] = [
 const KEYS: [&str; 5] = ["bearer ", "basic ", "password=", "token=", "secret="];
 
 /// A kubelet's line without secrets, dumps and control characters, cut at 512 characters.
-#[must_use]
 pub(crate) fn redact(line: &str) -> String {
     let line = line.trim();
     let text = json_text(line).unwrap_or_else(|| line.to_owned());

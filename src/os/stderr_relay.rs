@@ -123,7 +123,6 @@ impl StderrRelay {
     }
 
     /// True if all that was written so far is passed on.
-    #[must_use]
     pub(crate) fn is_idle(&self) -> bool {
         // In this order: what is gone from the pipe was busy before.
         !is_readable(&self.pipe.reader, PollTimeout::ZERO) && !self.pipe.busy.load(SeqCst)

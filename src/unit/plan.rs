@@ -21,11 +21,8 @@ impl FromStr for ServiceType {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "simple" => Ok(Self::Simple),
-            "notify" => Ok(Self::Notify),
-            _ => Err(format!("{text:?} is not simple or notify")),
-        }
+        let found = [Self::Simple, Self::Notify].into_iter().find(|known| known.to_string() == text);
+        found.ok_or_else(|| format!("{text:?} is not simple or notify"))
     }
 }
 

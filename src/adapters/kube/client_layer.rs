@@ -90,13 +90,11 @@ impl ClientLayer {
     }
 
     /// Errors name this.
-    #[must_use]
     pub(crate) fn with_origin(self, origin: CredentialOrigin) -> Self {
         Self { origin, ..self }
     }
 
     /// Of the requests of this layer's client.
-    #[must_use]
     pub(crate) fn signals(&self) -> Arc<ClientSignals> {
         Arc::clone(&self.signals)
     }
