@@ -520,7 +520,7 @@ fn a_verdict_that_came_late_is_asked_for_anew_by_a_retry() {
 #[test]
 fn no_verdict_after_its_time_admits_nothing() {
     let mut node = proven();
-    node.refuse("b");
+    node.create("b", json!({"maxPods": 9}), ConfigAnnotations::default()).refuse("b");
     (node.preflight_answers, node.inconclusive) = (false, true);
     node.request(Some("n/b")).pass(150).end_preflight();
     (node.preflight_answers, node.inconclusive) = (true, false);
