@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::machine::evidence::LeaseObservation;
 use crate::machine::history::HistoryEntry;
 use crate::machine::model::{KubeletId, Moment, Rendered, RunId};
-use crate::machine::{FetchError, Input, Ticket};
+use crate::machine::{Answer, FetchError, Input, Ticket};
 
 pub use crate::machine::StoreRequest;
 use kubelet_config::policy::NodePolicy;
@@ -169,7 +169,7 @@ pub trait Kubelet {
 
 /// The kubelet's own binary, which judges candidates.
 pub trait Preflight {
-    /// Begins to judge, an earlier run is dropped; [`Input::PreflightDone`](crate::machine::Input) has the verdict and the
+    /// Begins to judge, an earlier run is dropped; [`Answer::PreflightDone`](crate::machine::Answer) has the verdict and the
     /// ticket.
     fn judge(&mut self, ticket: Ticket, candidate: &Rendered);
     /// The same by a kubelet that may then stand by: started with this configuration, and waiting for its lock file, it is what
@@ -185,7 +185,7 @@ pub trait Preflight {
 
 /// The kubelet's healthz.
 pub trait Probe {
-    /// Asks once; [`Input::Probed`](crate::machine::Input) is the answer.
+    /// Asks once; [`Answer::Probed`](crate::machine::Answer) is the answer.
     fn probe(&mut self, ticket: Ticket, target: &HealthzTarget);
 }
 
@@ -211,11 +211,11 @@ pub enum ClusterRequest {
 /// What the API server is asked once.
 #[derive(Clone, Debug)]
 pub enum ClusterQuery {
-    /// The own Lease; [`Input::LeaseObserved`](crate::machine::Input) is the answer.
+    /// The own Lease; [`Answer::LeaseObserved`](crate::machine::Answer) is the answer.
     Lease(Ticket),
-    /// The pods of the own Node; [`Input::PodsObserved`](crate::machine::Input) is the answer.
+    /// The pods of the own Node; [`Answer::PodsObserved`](crate::machine::Answer) is the answer.
     Pods(Ticket),
-    /// This ConfigMap; [`Input::ConfigMapFetched`](crate::machine::Input) is the answer.
+    /// This ConfigMap; [`Answer::ConfigMapFetched`](crate::machine::Answer) is the answer.
     ConfigMap(Ticket, ConfigMapRef),
 }
 
@@ -223,22 +223,25 @@ impl ClusterQuery {
     /// The answer without a connection.
     pub(crate) fn without_answer(self, why: &str) -> Input {
         match self {
-            Self::Lease(ticket) => Input::LeaseObserved(ticket, LeaseObservation::Unreachable(why.to_owned())),
-            Self::Pods(ticket) => Input::PodsObserved(ticket, None),
-            Self::ConfigMap(ticket, _) => {
-                Input::ConfigMapFetched(ticket, Err(FetchError { why: why.to_owned(), definite: false }))
+            Self::Lease(ticket) => {
+                Input::Answer(ticket, Answer::LeaseObserved(LeaseObservation::Unreachable(why.to_owned())))
             }
+            Self::Pods(ticket) => Input::Answer(ticket, Answer::PodsObserved(None)),
+            Self::ConfigMap(ticket, _) => Input::Answer(
+                ticket,
+                Answer::ConfigMapFetched(Err(FetchError { why: why.to_owned(), definite: false })),
+            ),
         }
     }
 }
 
 /// The node around the kubelet: its container runtime, disks, memory, shutdown.
 pub trait Host {
-    /// Observes them once, the runtime at this endpoint; [`Input::EnvironmentObserved`](crate::machine::Input) is the
+    /// Observes them once, the runtime at this endpoint; [`Answer::EnvironmentObserved`](crate::machine::Answer) is the
     /// answer.
     fn observe(&mut self, ticket: Ticket, runtime: Option<&str>);
     /// Counts the streams of exec, attach and port-forward between the kubelet of this process id and that runtime;
-    /// [`Input::StreamsObserved`](crate::machine::Input) is the answer.
+    /// [`Answer::StreamsObserved`](crate::machine::Answer) is the answer.
     fn observe_streams(&mut self, ticket: Ticket, pid: u32, runtime: Option<&str>);
 }
 

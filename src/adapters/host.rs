@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::process::{self, Confinement};
 use crate::machine::evidence::Environment;
 use crate::machine::model::Exit;
-use crate::machine::{Input, Ticket};
+use crate::machine::{Answer, Input, Ticket};
 use crate::ports;
 use kubelet_config::readmission::Supplies;
 
@@ -62,7 +62,7 @@ impl ports::Host for NodeHost {
                 tokio::join!(async { Some(answers(&socket?, LIMIT).await) }, disks, is_shutting_down());
             let (disk_full, supplies) = disks.unwrap_or_default();
             let environment = Environment { runtime, disk_full, shutting_down, supplies };
-            let _ = inputs.send(Input::EnvironmentObserved(ticket, environment));
+            let _ = inputs.send(Input::Answer(ticket, Answer::EnvironmentObserved(environment)));
         });
     }
 
@@ -74,7 +74,7 @@ impl ports::Host for NodeHost {
                 None => None,
             };
             let work = on_thread(&busy, move || streams::count(Path::new("/proc"), pid, runtime));
-            let _ = inputs.send(Input::StreamsObserved(ticket, work.await.flatten()));
+            let _ = inputs.send(Input::Answer(ticket, Answer::StreamsObserved(work.await.flatten())));
         });
     }
 }
@@ -147,7 +147,9 @@ mod tests {
     async fn observe(dir: &Path, runtime: Option<&str>) -> Environment {
         let (inputs, mut queue) = unbounded_channel();
         NodeHost::new(dir.to_owned(), dir.to_owned(), inputs).observe(7, runtime);
-        let Some(Input::EnvironmentObserved(7, observed)) = queue.recv().await else { panic!("no answer") };
+        let Some(Input::Answer(7, Answer::EnvironmentObserved(observed))) = queue.recv().await else {
+            panic!("no answer")
+        };
         assert!(queue.recv().await.is_none(), "one answer");
         observed
     }

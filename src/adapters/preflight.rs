@@ -17,8 +17,8 @@ use tokio::task::JoinHandle;
 use super::kubelet_process::{self, StandbyKubelet};
 use super::metrics::Metrics;
 use super::process::{self, Confinement, ProgramOutput};
-use crate::machine::Input;
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
+use crate::machine::{Answer, Input};
 use crate::os::ownership;
 use crate::ports;
 use kubelet_config::flags::{ConfigDir, FlagOverrides, KubeletArgs};
@@ -99,7 +99,7 @@ impl KubeletPreflight {
             let started = Instant::now();
             let verdict = verdict.await;
             metrics.preflight_took(started.elapsed().as_secs_f64());
-            let _ = inputs.send(Input::PreflightDone(ticket, verdict));
+            let _ = inputs.send(Input::Answer(ticket, Answer::PreflightDone(verdict)));
         });
         if let Some(earlier) = self.run.replace(run) {
             earlier.abort();

@@ -20,7 +20,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
 use super::tcp_table;
-use crate::machine::{Input, Ticket, limits};
+use crate::machine::{Answer, Input, Ticket, limits};
 use crate::ports;
 use kubelet_config::rendering::HealthzTarget;
 
@@ -47,7 +47,8 @@ impl ports::Probe for HealthzProbe {
         }
         let (inputs, target, is_told) = (self.inputs.clone(), target.clone(), Arc::clone(&self.is_told));
         self.asking = Some(tokio::spawn(async move {
-            let _ = inputs.send(Input::Probed(ticket, ask(&target, limits::PROBE_TIMEOUT, &is_told).await));
+            let _ =
+                inputs.send(Input::Answer(ticket, Answer::Probed(ask(&target, limits::PROBE_TIMEOUT, &is_told).await)));
         }));
     }
 }

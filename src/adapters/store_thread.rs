@@ -62,8 +62,8 @@ impl Store for StoreThread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Ticket;
     use crate::machine::model::{StateFiles, StateFilesFound};
+    use crate::machine::{Answer, Ticket};
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     /// A store whose disk answers when it is told to, and panics at the request that it is told to panic at.
@@ -73,7 +73,7 @@ mod tests {
             disk.recv().unwrap();
             match request {
                 StoreRequest::SwapStateFiles(ticket, _) => {
-                    vec![Input::StateFilesSwapped(ticket, Ok(StateFilesFound::InOrder))]
+                    vec![Input::Answer(ticket, Answer::StateFilesSwapped(Ok(StateFilesFound::InOrder)))]
                 }
                 StoreRequest::Unreported => panic!("a request that nobody can serve"),
                 _ => Vec::new(),
@@ -102,7 +102,7 @@ mod tests {
             go.send(()).unwrap();
             assert_eq!(
                 answer(&mut answers),
-                Some(Input::StateFilesSwapped(ticket, Ok(StateFilesFound::InOrder))),
+                Some(Input::Answer(ticket, Answer::StateFilesSwapped(Ok(StateFilesFound::InOrder)))),
                 "in order"
             );
         }
@@ -116,7 +116,10 @@ mod tests {
             go.send(()).unwrap();
         }
         for ticket in [1, 2] {
-            assert_eq!(answer(&mut answers), Some(Input::StateFilesSwapped(ticket, Ok(StateFilesFound::InOrder))));
+            assert_eq!(
+                answer(&mut answers),
+                Some(Input::Answer(ticket, Answer::StateFilesSwapped(Ok(StateFilesFound::InOrder))))
+            );
         }
         // The thread ends after its last request; then nobody can send any more.
         drop(store);

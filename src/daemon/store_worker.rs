@@ -8,9 +8,9 @@ use super::admission::Policy;
 use super::render::configuration;
 use crate::adapters::fsx::Disk;
 use crate::adapters::store::{FsStore, GivenFiles, StoredConfig};
-use crate::machine::Input;
 use crate::machine::model::{Damage, LoadTarget, RenderError, Rendered, Verification};
 use crate::machine::records::{Stored, Version};
+use crate::machine::{Answer, Input};
 use crate::ports::{Checkpoint, Local, Store, StoreError, StoreRequest, read_whole};
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
@@ -56,28 +56,32 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let answer = match request {
             StoreRequest::ReadRecords(ticket) => {
                 let stored = if self.standalone { Stored::empty() } else { self.store.load() };
-                Input::RecordsRead(ticket, Box::new(stored), self.local.kubelet_id())
+                Input::Answer(ticket, Answer::RecordsRead(Box::new(stored), self.local.kubelet_id()))
             }
             // What an earlier kubelet here was assigned is left as it is: that this one is standalone may be a mistake.
-            StoreRequest::Record(ticket, _) if self.standalone => Input::Recorded(ticket, Ok(())),
+            StoreRequest::Record(ticket, _) if self.standalone => Input::Answer(ticket, Answer::Recorded(Ok(()))),
             StoreRequest::Collect(..) if self.standalone => return Vec::new(),
-            StoreRequest::Record(ticket, records) => Input::Recorded(ticket, plain(self.store.record(&records))),
+            StoreRequest::Record(ticket, records) => {
+                Input::Answer(ticket, Answer::Recorded(plain(self.store.record(&records))))
+            }
             StoreRequest::Save(ticket, source, payload) => {
-                Input::Saved(ticket, plain(self.store.save(&source, &payload)))
+                Input::Answer(ticket, Answer::Saved(plain(self.store.save(&source, &payload))))
             }
             StoreRequest::Load(ticket, target) => {
                 // The binary as it was before: if it changes meanwhile, what comes of this is not known of the new one.
                 let kubelet = self.local.kubelet_id();
-                Input::Loaded(ticket, kubelet, self.load(&target))
+                Input::Answer(ticket, Answer::Loaded(kubelet, self.load(&target)))
             }
-            StoreRequest::Verify(ticket, _) if self.standalone => Input::Verified(ticket, Verification::default()),
-            StoreRequest::Verify(ticket, versions) => Input::Verified(ticket, self.verify(&versions)),
+            StoreRequest::Verify(ticket, _) if self.standalone => {
+                Input::Answer(ticket, Answer::Verified(Verification::default()))
+            }
+            StoreRequest::Verify(ticket, versions) => Input::Answer(ticket, Answer::Verified(self.verify(&versions))),
             StoreRequest::SwapStateFiles(ticket, files) if self.local.boot_time() >= files.until => {
-                Input::StateFilesSwapped(ticket, Err("nobody waits for it any more".to_owned()))
+                Input::Answer(ticket, Answer::StateFilesSwapped(Err("nobody waits for it any more".to_owned())))
             }
             StoreRequest::SwapStateFiles(ticket, files) => {
                 let found = self.store.swap_state_files(&files, root_dir(&self.args));
-                Input::StateFilesSwapped(ticket, found.map_err(|error| error.to_string()))
+                Input::Answer(ticket, Answer::StateFilesSwapped(found.map_err(|error| error.to_string())))
             }
             StoreRequest::Append(mut entry) => {
                 let appended = plain(self.store.append(&entry).map(|number| entry.number = number));

@@ -98,7 +98,7 @@ impl ports::Notifier for NodeNotifier {
         *self.endpoints.page.lock() = StatusPage {
             ready: state.is_ready(),
             status: node_status::status_document(state, version.as_deref()),
-            counting: state.is_counting().then(Instant::now),
+            counting: state.trial_ends().map(|_| Instant::now()),
             summary: summary.clone(),
         };
         if self.beaten.is_none_or(|at| at.elapsed() >= BEAT_PAUSE) {

@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::clock::Clock;
-use super::io::{Effect, Input, Ticket};
-use super::limits;
+use super::io::{Answer, Effect, Ticket};
 use super::model::{KubeletId, Moment, later};
 use super::versions::Version;
+use super::{State, limits};
 use kubelet_config::digest::Digest;
 
 /// Who asks.
@@ -120,7 +120,7 @@ struct Deadline {
     usually: Moment,
     until: Moment,
     /// What counts as the answer then.
-    unanswered: Input,
+    unanswered: Answer,
 }
 
 /// All of them.
@@ -135,23 +135,6 @@ pub(super) struct Asks {
 }
 
 impl Asks {
-    /// A new question, and what is to be done for it.
-    pub(super) fn ask(
-        &mut self,
-        asker: Asker,
-        clock: &Clock,
-        patience: Duration,
-        request: impl FnOnce(Ticket) -> Effect,
-    ) -> Effect {
-        let (usually, patience) = (later(clock.now, patience), self.patience(asker, patience));
-        self.last += 1;
-        let effect = request(self.last);
-        let deadline = |unanswered| Deadline { usually, until: clock.after(patience), unanswered };
-        let deadline = effect.unanswered(patience).map(deadline);
-        self.open.insert(asker, Question { ticket: self.last, about: None, deadline });
-        effect
-    }
-
     /// What the open question of this asker is about.
     pub(super) fn note_about(&mut self, asker: Asker, about: About) {
         if matches!(about, About::Verdict(..)) {
@@ -210,7 +193,7 @@ impl Asks {
     }
 
     /// A question whose time is over, and what counts as its answer.
-    pub(super) fn unanswered(&mut self, clock: &Clock) -> Option<(Asker, Input)> {
+    pub(super) fn unanswered(&mut self, clock: &Clock) -> Option<(Asker, Answer)> {
         let is_over =
             |question: &Question| question.deadline.as_ref().is_some_and(|deadline| clock.reached(deadline.until));
         let asker = self.open.iter().find(|(_, question)| is_over(question)).map(|(asker, _)| *asker)?;
@@ -252,5 +235,18 @@ impl Asks {
 
     pub(super) fn is_open(&self, asker: Asker) -> bool {
         self.open.contains_key(&asker)
+    }
+}
+
+impl State {
+    /// Asks; the answer counts if it comes within that time.
+    pub(super) fn ask(&mut self, asker: Asker, patience: Duration, request: impl FnOnce(Ticket) -> Effect) {
+        let (usually, patience) = (later(self.clock.now, patience), self.asks.patience(asker, patience));
+        self.asks.last += 1;
+        let effect = request(self.asks.last);
+        let deadline = |unanswered| Deadline { usually, until: self.clock.after(patience), unanswered };
+        let deadline = effect.unanswered(patience).map(deadline);
+        self.asks.open.insert(asker, Question { ticket: self.asks.last, about: None, deadline });
+        self.effects.push(effect);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::asks::{Asker, Observation};
-use super::evidence::{Failure, Query};
+use super::evidence::Failure;
 use super::io::{Effect, StoreRequest, no_answer};
 use super::model::{Beginning, KubeletId, Moment};
 use super::record_writer::RecordWriter;
@@ -32,15 +32,9 @@ struct Missed {
     until: Moment,
 }
 
-impl Reading {
-    pub(super) fn is_late(&self) -> bool {
-        self.is_late
-    }
-}
-
 impl State {
     pub(super) fn boot(&mut self, beginning: Beginning) {
-        if *self.process.kubelet() == Kubelet::NotBegun && !self.asks.is_open(Asker::Records) {
+        if *self.kubelet() == Kubelet::NotBegun && !self.asks.is_open(Asker::Records) {
             self.worker = 1;
             if let Beginning::Worker { running, why, generation } = beginning {
                 self.worker = generation;
@@ -52,6 +46,11 @@ impl State {
         }
     }
 
+    /// It was waited for at the start, and there is no answer.
+    pub(super) fn is_reading_late(&self) -> bool {
+        *self.kubelet() == Kubelet::NotBegun && self.reading.is_late
+    }
+
     /// A worker after another begins: the supervisor was not started anew.
     fn is_successor(&self) -> bool {
         self.worker > 1
@@ -59,7 +58,7 @@ impl State {
 
     fn read_records(&mut self) {
         let ticket = self.asks.ticket(Asker::Records).unwrap_or_else(|| self.asks.ask_for_ever(Asker::Records));
-        let patience = match self.process.kubelet() {
+        let patience = match self.kubelet() {
             Kubelet::NotBegun if self.reading.at.is_none() => limits::LOAD_DEADLINE,
             _ => limits::STORE_DEADLINE,
         };
@@ -72,12 +71,12 @@ impl State {
         if self.reading.at.is_none_or(|at| !self.clock.reached(at)) {
             return;
         }
-        if *self.process.kubelet() == Kubelet::NotBegun && self.process.former().is_some() {
+        if *self.kubelet() == Kubelet::NotBegun && self.process.former().is_some() {
             // The kubelet runs on the best that was known: the record is waited for.
             self.log(Level::Warn, "the record of this node cannot be read yet: the kubelet goes on as it is");
             self.reading.is_late = true;
             self.read_records();
-        } else if *self.process.kubelet() == Kubelet::NotBegun {
+        } else if *self.kubelet() == Kubelet::NotBegun {
             let why = format!("the store: {}", no_answer(limits::LOAD_DEADLINE));
             self.log(Level::Warn, format!("{why}: the kubelet is started with its local configuration"));
             self.writer = RecordWriter::new(Records::default(), Some(why));
@@ -90,7 +89,7 @@ impl State {
 
     pub(super) fn records_read(&mut self, stored: Stored, id: KubeletId) {
         self.process.note_kubelet(id);
-        let first = *self.process.kubelet() == Kubelet::NotBegun;
+        let first = *self.kubelet() == Kubelet::NotBegun;
         if let RecordFile::Garbage(why) = &stored.state {
             self.log(Level::Warn, format!("supervisor/state.json is no record of ours ({why}); it is written anew"));
         }
@@ -187,14 +186,14 @@ impl State {
         let Some(exits) = self.count_missed_exit() else { return };
         let detail = format!("the kubelet ended {exits} times within the trial, last while no worker watched it");
         self.log(Level::Warn, detail.clone());
-        self.query(Query::Environment(self.runtime_socket()));
+        self.observe(Observation::Environment);
         let until = self.clock.after(limits::QUERY_DEADLINE);
         self.reading.missed = Some(Missed { failure: Failure::Exits, detail, until });
     }
 
     /// Nothing runs any more, and no record has been read so far: that is waited for no longer than at any other start.
     pub(super) fn begin_without_former(&mut self) {
-        if *self.process.kubelet() != Kubelet::NotBegun {
+        if *self.kubelet() != Kubelet::NotBegun {
             return;
         }
         if self.writer.read_only().is_some() {

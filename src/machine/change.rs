@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::asks::Asker;
 use super::io::{Effect, StoreRequest};
-use super::model::{ConfigError, KubeletId, LoadTarget, Moment, RenderError, Rendered, Verdict};
+use super::model::{ConfigError, KubeletId, Moment, RenderError, Rendered, Verdict};
 use super::proposal::Proposal;
-use super::records::{Phase, Records, Version};
+use super::records::{Phase, Records, RunningConfig, Version};
 use super::sync::Resolution;
 use super::{Counter, Level, State, limits};
 use kubelet_config::assignment::Assignment;
@@ -54,17 +54,13 @@ enum Stage {
 /// What outlives a change that is begun anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ChangeTimes {
-    /// The wait of the latest version.
+    /// The wait of the latest version. One that is switched to, or not asked for any more, waits anew if it is ever taken up again.
     wait: Option<Wait>,
     /// When the version that is being applied was first seen.
     applying_since: Option<Moment>,
 }
 
 impl Change {
-    fn new(source: Option<Source>, stage: Stage, starts_at: Option<Moment>) -> Self {
-        Self { source, stage, starts_at, hazards: BTreeSet::new() }
-    }
-
     /// The accepted configuration, before its switch is recorded.
     fn accepted_rendering(&self) -> Option<&Rendered> {
         match &self.stage {
@@ -78,10 +74,10 @@ impl State {
     /// Begins the change that is due, if one is and now is the time, and goes on with the one under way.
     pub(super) fn tick_change(&mut self) {
         let held = self.is_held();
-        if held && !self.is_change_recording() {
-            self.change = None;
+        if held {
+            self.judge_change_anew();
         }
-        if held || self.process.is_leaving() {
+        if held || self.is_leaving() {
             return;
         }
         // A start goes first: there is one preflight at a time.
@@ -105,10 +101,6 @@ impl State {
         }
     }
 
-    fn is_change_recording(&self) -> bool {
-        matches!(&self.change, Some(Change { stage: Stage::Recording, .. }))
-    }
-
     /// A change that nobody asks for any more is not made, however far it is.
     fn drop_unassigned(&mut self) {
         let is_gone = |change: &Change| match &change.source {
@@ -117,32 +109,19 @@ impl State {
         };
         if self.change.as_ref().is_some_and(is_gone) {
             self.change = None;
-            self.forget_wait();
+            self.pending.wait = None;
         }
-    }
-
-    /// Its time is kept: it is found again.
-    pub(super) fn drop_change(&mut self) {
-        self.change = None;
     }
 
     /// It is found again, loaded and compared, unless it is decided.
     pub(super) fn judge_change_anew(&mut self) {
-        if !self.is_change_recording() {
-            self.change = None;
-        }
+        self.change.take_if(|change| change.stage != Stage::Recording);
     }
 
     /// What was loaded for it is of no use, or the question got lost: our own trouble.
     pub(super) fn give_up_change(&mut self, why: String) {
         self.change = None;
         self.postpone(why);
-    }
-
-    /// It could not be started a while ago: that is not tried again before its time.
-    fn put_off_change(&mut self, why: String, until: Moment) {
-        self.change = None;
-        self.postpone_until(why, until);
     }
 
     /// True if an operator lets no change in.
@@ -174,8 +153,8 @@ impl State {
         if self.active().is_none() {
             return self.record_reset();
         }
-        self.ask_load(Asker::Change, LoadTarget::Local, limits::STORE_DEADLINE);
-        self.change = Some(Change::new(None, Stage::Loading, None));
+        self.ask_load(Asker::Change, None, limits::STORE_DEADLINE);
+        self.change = Some(Change { source: None, stage: Stage::Loading, starts_at: None, hazards: BTreeSet::new() });
     }
 
     /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble, once nothing is in the way.
@@ -183,15 +162,13 @@ impl State {
         match result {
             Ok(rendered) if self.running().digest.as_ref() != Some(&rendered.digest) => self.accepted(rendered),
             Ok(_) => self.record_reset(),
-            Err(_) => self.accepted(self.unloadable()),
+            // In the place of what cannot be loaded: no kubelet starts with it, so nothing of it ends a pressure.
+            Err(_) => {
+                let RunningConfig { effective, ignores_eviction, .. } = self.running();
+                let (effective, ignores_eviction) = (effective.clone(), *ignores_eviction);
+                self.accepted(Rendered { effective, ignores_eviction, ..Rendered::default() });
+            }
         }
-    }
-
-    /// In the place of what cannot be loaded: no kubelet starts with it, so nothing of it ends a pressure.
-    fn unloadable(&self) -> Rendered {
-        let running = self.running();
-        let (effective, ignores_eviction) = (running.effective.clone(), running.ignores_eviction);
-        Rendered { effective, ignores_eviction, ..Rendered::default() }
     }
 
     fn record_reset(&mut self) {
@@ -201,7 +178,8 @@ impl State {
 
     fn consider(&mut self, source: Source, payload: Option<Arc<Payload>>) {
         if self.sync.is_handled(&source) {
-            return self.drop_change(); // of a version that a stale cache gave meanwhile
+            self.change = None; // of a version that a stale cache gave meanwhile
+            return;
         }
         let is_new = self.records().assigned.as_ref().is_none_or(|assigned| assigned.source != source);
         let waits = is_new && source.is_local_files() && self.are_local_files_unproven();
@@ -220,11 +198,11 @@ impl State {
             None => self.load_change(&source),
         };
         let starts_at = self.spread_start(&source);
-        self.change = Some(Change::new(Some(source), stage, starts_at));
+        self.change = Some(Change { source: Some(source), stage, starts_at, hazards: BTreeSet::new() });
     }
 
     fn load_change(&mut self, source: &Source) -> Stage {
-        self.ask_load(Asker::Change, LoadTarget::Source(source.clone()), limits::STORE_DEADLINE);
+        self.ask_load(Asker::Change, Some(Version::named(source.clone())), limits::STORE_DEADLINE);
         Stage::Loading
     }
 
@@ -350,8 +328,10 @@ impl State {
             self.tell_cost(None, hazard::whole_impact(&impacts), rendered);
             return self.record_reset();
         };
-        if self.refuse_impact(&source, rendered, &impacts) {
-            return;
+        if let Some((_, why)) = impact::refused_impact(&impacts, rendered) {
+            // Once refused it is not weighed again: its pods may go at any time.
+            let stood_for = Some(rendered.digest.clone());
+            return self.refuse(BTreeSet::from([HazardClass::Pods]), &source, rendered, stood_for, &why);
         }
         // Right after a boot the kubelet's version was not known when the change was taken up.
         if let Some(why) = self.refused_field_problems(rendered) {
@@ -362,11 +342,6 @@ impl State {
         }
         self.tell_cost(Some(&source), hazard::told_impact(&impacts), rendered);
         self.record_switch(source, rendered);
-    }
-
-    /// Nothing is being applied.
-    fn forget_applying(&mut self) {
-        self.pending.applying_since = None;
     }
 
     /// True while a change to this content is switched to as soon as it is accepted, written and known to be in contact.

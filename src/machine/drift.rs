@@ -9,7 +9,6 @@ use super::model::{Moment, Verification, later};
 use super::records::{Records, Version};
 use super::{State, events, limits};
 use kubelet_config::digest::Digest;
-use kubelet_config::duration;
 
 /// Damage, and what is known of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,13 +19,6 @@ pub(super) struct Drift {
     told: BTreeMap<String, Option<Digest>>,
     /// Verifications in a row that found something.
     rounds: u32,
-}
-
-impl Drift {
-    /// True if the store is about to be verified.
-    pub(super) fn is_due(&self, now: Moment) -> bool {
-        self.due.is_some_and(|due| due <= later(now, limits::VERIFY_DELAY))
-    }
 }
 
 impl State {
@@ -43,7 +35,8 @@ impl State {
 
     /// True if the store is verified now, or about to be: what is damaged is to be found by that.
     pub(super) fn is_verified_soon(&self) -> bool {
-        self.asks.is_open(Asker::Drift) || self.drift.is_due(self.clock.now)
+        let soon = later(self.clock.now, limits::VERIFY_DELAY);
+        self.asks.is_open(Asker::Drift) || self.drift.due.is_some_and(|due| due <= soon)
     }
 
     /// Somebody writes in the store: it is verified once that is over.
@@ -57,9 +50,9 @@ impl State {
         let due = self.is_time_to_ask(Asker::Drift, self.drift.due);
         let at_rest = self.process.run().is_some()
             && self.writer.is_idle()
-            && !self.writer.is_dirty()
+            && !self.is_unsaved()
             && self.writer.read_only().is_none();
-        if !due || !at_rest || self.process.is_leaving() {
+        if !due || !at_rest || self.is_leaving() {
             return;
         }
         let versions: BTreeSet<Version> = self.writer.all().flat_map(Records::versions).cloned().collect();
@@ -73,9 +66,8 @@ impl State {
             self.drift.rounds = 0;
         } else {
             // It is verified again in any case; whoever fights over a file, or a disk that is full, is not met in a loop.
-            let pause = duration::backoff(limits::VERIFY_DELAY, limits::VERIFY_RETRY, self.drift.rounds);
-            self.drift.rounds = self.drift.rounds.saturating_add(1);
-            self.drift.due = Some(self.clock.after(pause));
+            let due = self.clock.retry(&mut self.drift.rounds, limits::VERIFY_DELAY, limits::VERIFY_RETRY);
+            self.drift.due = Some(due);
         }
         let before = std::mem::take(&mut self.drift.told);
         if found.is_partial {

@@ -73,7 +73,7 @@ pub struct Event {
     pub local: bool,
 }
 
-fn event(reason: EventReason, warning: bool, source: Option<&Source>, message: String) -> Event {
+pub(super) fn event(reason: EventReason, warning: bool, source: Option<&Source>, message: String) -> Event {
     Event { reason, warning, message: cut(message), source: source.cloned(), log_tail: Vec::new(), local: false }
 }
 
@@ -170,40 +170,20 @@ pub(crate) fn not_blamed(source: &Source, why: &str, is_assigned: bool) -> Event
 /// The evidence is good; somebody must say so.
 #[must_use]
 pub(crate) fn awaits_confirmation(source: &Source, within: Duration) -> Event {
-    event(
-        EventReason::AwaitsConfirmation,
-        false,
-        Some(source),
-        format!("Healthy; rolled back unless confirmed within {}: {source}", GoDuration(within)),
-    )
-}
-
-/// An operator did something on the node.
-#[must_use]
-pub fn operated(reason: EventReason, source: Option<&Source>, message: String) -> Event {
-    event(reason, false, source, message)
+    let message = format!("Healthy; rolled back unless confirmed within {}: {source}", GoDuration(within));
+    event(EventReason::AwaitsConfirmation, false, Some(source), message)
 }
 
 /// A trial was passed.
 #[must_use]
 pub fn proven(source: &Source, after: Duration) -> Event {
-    event(
-        EventReason::Proven,
-        false,
-        Some(source),
-        format!("Last known good after {} of continuous health: {source}", GoDuration(after)),
-    )
+    let message = format!("Last known good after {} of continuous health: {source}", GoDuration(after));
+    event(EventReason::Proven, false, Some(source), message)
 }
 
 /// A kubelet that nobody judges hung for so long; the next one that does is restarted after `next`.
 #[must_use]
-pub(crate) fn hung(
-    source: Option<&Source>,
-    missing: &str,
-    unresponsive_for: Duration,
-    with: &str,
-    next: Duration,
-) -> Event {
+pub fn hung(source: Option<&Source>, missing: &str, unresponsive_for: Duration, with: &str, next: Duration) -> Event {
     let unresponsive_for = GoDuration(Duration::from_secs(unresponsive_for.as_secs()));
     let message = format!(
         "Hung, {missing} for {unresponsive_for} while the machine is well and the container runtime answers: restarted with {with}; \

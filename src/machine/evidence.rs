@@ -82,11 +82,8 @@ impl Failure {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
         let process = [Self::ExitBeforeReady, Self::Exits, Self::StartTimeout];
-        process.into_iter().chain(Signal::ALL.into_iter().map(Self::Signal)).chain([
-            Self::Boots,
-            Self::Unconfirmed,
-            Self::Operator,
-        ])
+        let others = [Self::Boots, Self::Unconfirmed, Self::Operator];
+        process.into_iter().chain(Signal::ALL.into_iter().map(Self::Signal)).chain(others)
     }
 
     /// The label of `rollbacks_total{reason}`.

@@ -12,12 +12,11 @@
 //! - Local files that are written are read anew.
 
 use super::asks::Asker;
-use super::model::{LoadTarget, Moment, RenderError, Rendered};
+use super::model::{Moment, RenderError, Rendered};
 use super::records::Records;
 use super::versions::Version;
 use super::{Kubelet, State, limits};
 use kubelet_config::digest::Digest;
-use kubelet_config::duration;
 
 /// What is known of it, beside the record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,12 +68,11 @@ impl State {
         let Fallback { is_settled, again_at, .. } = self.fallback;
         let is_due =
             !is_settled && !self.asks.is_open(Asker::Fallback) && again_at.is_none_or(|at| self.clock.reached(at));
-        if !is_due || !self.fallback.is_unknown(self.records()) || *self.process.kubelet() == Kubelet::NotBegun {
+        if !is_due || !self.fallback.is_unknown(self.records()) || *self.kubelet() == Kubelet::NotBegun {
             return;
         }
         let proven = self.records().last_known_good.clone();
-        let source = proven.as_ref().map(|version| version.source.clone());
-        self.ask_load(Asker::Fallback, source.map_or(LoadTarget::Local, LoadTarget::Source), limits::LOAD_DEADLINE);
+        self.ask_load(Asker::Fallback, proven.clone(), limits::LOAD_DEADLINE);
         (self.fallback.asked, self.fallback.again_at) = (proven, None);
     }
 
@@ -85,9 +83,8 @@ impl State {
             return; // it is another one by now
         }
         if matches!(result, Err(RenderError::NoAnswer(_))) {
-            let pause = duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.fallback.unanswered);
-            self.fallback.unanswered = self.fallback.unanswered.saturating_add(1);
-            self.fallback.again_at = Some(self.clock.after(pause));
+            let unanswered = &mut self.fallback.unanswered;
+            self.fallback.again_at = Some(self.clock.retry(unanswered, limits::RETRY_FIRST, limits::RETRY_MAX));
             return;
         }
         (self.fallback.is_settled, self.fallback.unanswered) = (true, 0);

@@ -171,15 +171,13 @@ impl State {
 
     /// A process that has just been started.
     pub(super) fn new_run(&self, id: RunId) -> Run {
+        let (now, Health { node, node_changed, .. }) = (self.clock.now, &self.health);
         Run {
             id,
-            started: self.clock.now,
-            start_timeout_from: self.clock.now,
-            heartbeat: self.health.node.as_ref().map(|node| node.heartbeat.clone()).unwrap_or_default(),
-            may_repeat_heartbeat: self
-                .health
-                .node_changed
-                .is_some_and(|at| self.clock.now.since(at) < limits::HEARTBEAT_RESOLUTION),
+            started: now,
+            start_timeout_from: now,
+            heartbeat: node.as_ref().map(|node| node.heartbeat.clone()).unwrap_or_default(),
+            may_repeat_heartbeat: node_changed.is_some_and(|at| now.since(at) < limits::HEARTBEAT_RESOLUTION),
             ..Run::default()
         }
     }
@@ -199,7 +197,7 @@ impl State {
 
     pub(super) fn probed(&mut self, ok: bool) {
         self.healthz_observed(ok);
-        self.note_baseline(Observation::Healthz, [(Signal::Healthz, ok)]);
+        self.note_baseline(Observation::Healthz, &[(Signal::Healthz, ok)]);
         // What is tried after a reset may be ill for ever.
         let by_process_alone = !self.is_contact_observed();
         let looks = if self.settings.hung_after.is_zero() { limits::HUNG_INTERVAL } else { self.hung_interval() };
@@ -266,11 +264,9 @@ impl State {
     /// no other for minutes (nodeStatusReportFrequency). That it renews the Lease tells that it can, and so whose word `Ready` is.
     fn note_repeated_heartbeat(&mut self) {
         let (now, node) = (self.clock.now, self.health.node.as_ref());
-        let Some(run) = self.process.run_mut().filter(|run| run.may_repeat_heartbeat && run.is_good(Signal::Lease))
-        else {
-            return;
-        };
-        if node.is_some_and(|node| node.ready && node.heartbeat == run.heartbeat) {
+        if let Some(run) = self.process.run_mut().filter(|run| run.may_repeat_heartbeat && run.is_good(Signal::Lease))
+            && node.is_some_and(|node| node.ready && node.heartbeat == run.heartbeat)
+        {
             run.record_good(Signal::NodeReady, now);
         }
     }
@@ -291,11 +287,8 @@ impl State {
         let fresh = matches!(observed, LeaseObservation::Renewed(time)
             if status::seconds_between(time, self.clock.now.wall_nanos).is_some_and(|age| age <= limits::LEASE_FRESH.as_secs()));
         // Before a change what was not asked counts as away; after it, as nothing.
-        let away = matches!(
-            observed,
-            LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_) | LeaseObservation::HeldBack
-        );
-        self.note_baseline(Observation::Lease, [(Signal::ApiServer, !away), (Signal::Lease, fresh)]);
+        let away = !matches!(observed, LeaseObservation::Renewed(_) | LeaseObservation::Absent);
+        self.note_baseline(Observation::Lease, &[(Signal::ApiServer, !away), (Signal::Lease, fresh)]);
         if matches!(observed, LeaseObservation::Unreachable(_) | LeaseObservation::Busy(_)) {
             self.note_control_lacked(FailureFamily::Contact);
         }
@@ -329,10 +322,10 @@ impl State {
     }
 
     pub(super) fn pods_observed(&mut self, inventory: Option<PodInventory>) {
-        self.note_baseline(Observation::Pods, [(Signal::Pods, inventory.is_some())]);
+        self.note_baseline(Observation::Pods, &[(Signal::Pods, inventory.is_some())]);
         self.note_pods(inventory.as_ref());
         let (now, on_trial) = (self.clock.now, self.is_on_trial());
-        let (Some(inventory), Some(attempt)) = (inventory, self.writer.current().phase.attempt()) else { return };
+        let (Some(inventory), Some(attempt)) = (inventory, self.records().phase.attempt()) else { return };
         let lost = inventory.pods.iter().filter(|pod| attempt.pods.contains(&pod.uid));
         let lost = lost.filter(|pod| !pod.is_live() && is_turned_away(&pod.reason));
         let lost: Vec<String> = lost.map(|pod| format!("{} ({})", pod.name, pod.reason)).collect();
@@ -343,7 +336,7 @@ impl State {
     }
 
     pub(super) fn environment_observed(&mut self, environment: Environment) {
-        self.note_baseline(Observation::Environment, [(Signal::Runtime, environment.runtime == Some(true))]);
+        self.note_baseline(Observation::Environment, &[(Signal::Runtime, environment.runtime == Some(true))]);
         let now = self.clock.now;
         let called_off = !environment.shutting_down && self.is_going_down();
         if environment.runtime == Some(true) {
@@ -478,7 +471,6 @@ fn is_turned_away(reason: &str) -> bool {
             "UnexpectedAdmissionError"
                 | "NodeAffinity"
                 | "MatchNodeSelector"
-                | "TopologyAffinityError"
                 | "Preempting"
                 | "SysctlForbidden"
                 | "TaintToleration"

@@ -33,8 +33,8 @@ pub type Ticket = u64;
 pub enum Input {
     /// First of all.
     Boot(Beginning),
-    /// Outcome of [`StoreRequest::ReadRecords`], and the identity of the kubelet binary.
-    RecordsRead(Ticket, Box<Stored>, KubeletId),
+    /// The answer to the question with this ticket.
+    Answer(Ticket, Answer),
     /// The name of the own Node.
     NodeName(String),
     /// The node's policy may be another one.
@@ -54,30 +54,16 @@ pub enum Input {
         /// False for a lost connection, which says nothing about a version seen before.
         definite: bool,
     },
-    /// Outcome of [`StoreRequest::Save`].
-    Saved(Ticket, Result<(), String>),
-    /// Outcome of [`StoreRequest::Load`], and the identity of the kubelet binary.
-    Loaded(Ticket, KubeletId, Result<Rendered, RenderError>),
-    /// Outcome of [`Effect::Preflight`].
-    PreflightDone(Ticket, Verdict),
-    /// Outcome of [`StoreRequest::Record`].
-    Recorded(Ticket, Result<(), String>),
     /// Something was written in the store, by us or behind our back.
     StoreTouched,
     /// Something was written in the local files, or their place.
     LocalFilesTouched,
-    /// Outcome of [`StoreRequest::Verify`].
-    Verified(Ticket, Verification),
-    /// Outcome of [`StoreRequest::SwapStateFiles`].
-    StateFilesSwapped(Ticket, Result<StateFilesFound, String>),
     /// Outcome of [`Effect::Start`] or [`Effect::GoOn`]. The former takes its time where another kubelet is ended first.
     Started(Result<StartedKubelet, String>),
     /// The kubelet said READY=1.
     Ready,
     /// The kubelet's process is gone. Between [`Effect::Start`] and [`Input::Started`] it is nobody's.
     Exited(Exit),
-    /// Outcome of [`Effect::Probe`].
-    Probed(Ticket, bool),
     /// The kubelet said WATCHDOG=1.
     Watchdog,
     /// The own Node's condition Ready.
@@ -89,12 +75,6 @@ pub enum Input {
         /// `kubelet-supervisor.io/confirm`, verbatim.
         confirm: Option<String>,
     },
-    /// Outcome of [`Query::Lease`].
-    LeaseObserved(Ticket, LeaseObservation),
-    /// Outcome of [`Query::Pods`]; `None` if they could not be listed.
-    PodsObserved(Ticket, Option<PodInventory>),
-    /// Outcome of [`Effect::Fetch`].
-    ConfigMapFetched(Ticket, Result<Arc<Payload>, FetchError>),
     /// What the Node's annotations ask to have judged, and the answer that they show, verbatim.
     PreflightRequested {
         /// `kubelet-supervisor.io/preflight`.
@@ -102,10 +82,6 @@ pub enum Input {
         /// `kubelet-supervisor.io/preflight-status`.
         answer: Option<String>,
     },
-    /// Outcome of [`Query::Environment`].
-    EnvironmentObserved(Ticket, Environment),
-    /// Outcome of [`Query::Streams`]; `None` if they cannot be seen.
-    StreamsObserved(Ticket, Option<u32>),
     /// Outcome of [`Effect::ReadLogTail`]; it comes at once.
     LogTail(Vec<String>),
     /// The version of the kubelet binary, once it is known.
@@ -124,26 +100,35 @@ pub enum Input {
     Tick,
 }
 
-impl Input {
-    /// Of the question that it answers, if it is an answer.
-    pub(super) fn ticket(&self) -> Option<Ticket> {
-        match self {
-            Self::RecordsRead(ticket, ..)
-            | Self::Saved(ticket, _)
-            | Self::Loaded(ticket, ..)
-            | Self::PreflightDone(ticket, _)
-            | Self::Recorded(ticket, _)
-            | Self::Verified(ticket, _)
-            | Self::StateFilesSwapped(ticket, _)
-            | Self::Probed(ticket, _)
-            | Self::LeaseObserved(ticket, _)
-            | Self::PodsObserved(ticket, _)
-            | Self::ConfigMapFetched(ticket, _)
-            | Self::EnvironmentObserved(ticket, _)
-            | Self::StreamsObserved(ticket, _) => Some(*ticket),
-            _ => None,
-        }
-    }
+/// The answer to a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Outcome of [`StoreRequest::ReadRecords`], and the identity of the kubelet binary.
+    RecordsRead(Box<Stored>, KubeletId),
+    /// Outcome of [`StoreRequest::Save`].
+    Saved(Result<(), String>),
+    /// Outcome of [`StoreRequest::Load`], and the identity of the kubelet binary.
+    Loaded(KubeletId, Result<Rendered, RenderError>),
+    /// Outcome of [`Effect::Preflight`].
+    PreflightDone(Verdict),
+    /// Outcome of [`StoreRequest::Record`].
+    Recorded(Result<(), String>),
+    /// Outcome of [`StoreRequest::Verify`].
+    Verified(Verification),
+    /// Outcome of [`StoreRequest::SwapStateFiles`].
+    StateFilesSwapped(Result<StateFilesFound, String>),
+    /// Outcome of [`Effect::Probe`].
+    Probed(bool),
+    /// Outcome of [`Query::Lease`].
+    LeaseObserved(LeaseObservation),
+    /// Outcome of [`Query::Pods`]; `None` if they could not be listed.
+    PodsObserved(Option<PodInventory>),
+    /// Outcome of [`Effect::Fetch`].
+    ConfigMapFetched(Result<Arc<Payload>, FetchError>),
+    /// Outcome of [`Query::Environment`].
+    EnvironmentObserved(Environment),
+    /// Outcome of [`Query::Streams`]; `None` if they cannot be seen.
+    StreamsObserved(Option<u32>),
 }
 
 /// What is told of a question that was given up.
@@ -207,18 +192,25 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// What counts as the answer to this question if none comes within that time; `None`: it is no question.
-    pub(super) fn unanswered(&self, within: Duration) -> Option<Input> {
+    /// What counts as the answer to this question if none comes within that time; `None`: it is no question, or whoever asks
+    /// it gives it up.
+    pub(super) fn unanswered(&self, within: Duration) -> Option<Answer> {
         let why = no_answer(within);
         Some(match self {
-            Self::Store(request) => return request.unanswered(why),
-            Self::Preflight(ticket, ..) => Input::PreflightDone(*ticket, Verdict::Inconclusive(why)),
-            Self::Probe(ticket, _) => Input::Probed(*ticket, false),
-            Self::Fetch(ticket, _) => Input::ConfigMapFetched(*ticket, Err(FetchError { why, definite: false })),
-            Self::Query(ticket, Query::Lease) => Input::LeaseObserved(*ticket, LeaseObservation::Unreachable(why)),
-            Self::Query(ticket, Query::Pods) => Input::PodsObserved(*ticket, None),
-            Self::Query(ticket, Query::Environment(_)) => Input::EnvironmentObserved(*ticket, Environment::default()),
-            Self::Query(ticket, Query::Streams(..)) => Input::StreamsObserved(*ticket, None),
+            Self::Store(StoreRequest::Record(..)) => Answer::Recorded(Err(why)),
+            Self::Store(StoreRequest::Save(..)) => Answer::Saved(Err(why)),
+            Self::Store(StoreRequest::Load(..)) => {
+                Answer::Loaded(KubeletId::default(), Err(RenderError::NoAnswer(format!("the store: {why}"))))
+            }
+            Self::Store(StoreRequest::Verify(..)) => {
+                Answer::Verified(Verification { is_partial: true, ..Verification::default() })
+            }
+            Self::Store(StoreRequest::SwapStateFiles(..)) => Answer::StateFilesSwapped(Err(why)),
+            Self::Preflight(..) => Answer::PreflightDone(Verdict::Inconclusive(why)),
+            Self::Probe(..) => Answer::Probed(false),
+            Self::Fetch(..) => Answer::ConfigMapFetched(Err(FetchError { why, definite: false })),
+            Self::Query(_, Query::Pods) => Answer::PodsObserved(None),
+            Self::Query(_, Query::Environment(_)) => Answer::EnvironmentObserved(Environment::default()),
             _ => return None,
         })
     }
@@ -236,19 +228,19 @@ pub enum Afterwards {
 /// What the store is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreRequest {
-    /// [`Input::RecordsRead`] is the answer.
+    /// [`Answer::RecordsRead`] is the answer.
     ReadRecords(Ticket),
-    /// Replaces the record, then native's `meta` files; [`Input::Recorded`].
+    /// Replaces the record, then native's `meta` files; [`Answer::Recorded`].
     Record(Ticket, Box<Records>),
-    /// Makes a checkpoint durable; [`Input::Saved`].
+    /// Makes a checkpoint durable; [`Answer::Saved`].
     Save(Ticket, Source, Arc<Payload>),
-    /// Verifies a configuration, or renders it and makes it durable; [`Input::Loaded`].
+    /// Verifies a configuration, or renders it and makes it durable; [`Answer::Loaded`].
     Load(Ticket, LoadTarget),
     /// Reads the record, and checkpoints and contents of these versions, and writes anew what can be made again;
-    /// [`Input::Verified`].
+    /// [`Answer::Verified`].
     Verify(Ticket, BTreeSet<Version>),
     /// Puts the kubelet's state files in order for a start with these policies; nothing happens if they are in order.
-    /// Whatever is interrupted is taken up again by the next one. [`Input::StateFilesSwapped`].
+    /// Whatever is interrupted is taken up again by the next one. [`Answer::StateFilesSwapped`].
     SwapStateFiles(Ticket, StateFiles),
     /// Appends to the history, which gives the entry its number; [`Input::Appended`].
     Append(Box<HistoryEntry>),
@@ -279,22 +271,6 @@ named! {
 }
 
 impl StoreRequest {
-    /// What counts as its answer if the store gives none.
-    fn unanswered(&self, why: String) -> Option<Input> {
-        Some(match self {
-            Self::Record(ticket, _) => Input::Recorded(*ticket, Err(why)),
-            Self::Save(ticket, ..) => Input::Saved(*ticket, Err(why)),
-            Self::Load(ticket, _) => {
-                Input::Loaded(*ticket, KubeletId::default(), Err(RenderError::NoAnswer(format!("the store: {why}"))))
-            }
-            Self::Verify(ticket, _) => {
-                Input::Verified(*ticket, Verification { is_partial: true, ..Verification::default() })
-            }
-            Self::SwapStateFiles(ticket, _) => Input::StateFilesSwapped(*ticket, Err(why)),
-            _ => return None,
-        })
-    }
-
     /// What the disk does for it.
     #[must_use]
     pub fn operation(&self) -> StoreOperation {
@@ -345,9 +321,4 @@ pub enum Counter {
     HazardRefused(HazardClass),
     /// `policy_refused_total`.
     PolicyRefused,
-}
-
-/// A line for the journal.
-pub(super) fn log(fx: &mut Vec<Effect>, level: Level, text: impl Into<String>) {
-    fx.push(Effect::Log(level, text.into()));
 }

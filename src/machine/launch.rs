@@ -46,11 +46,6 @@ impl Launch {
         self.policy = None;
     }
 
-    /// Something else is to be started.
-    pub(super) fn forget_next(&mut self) {
-        self.next = None;
-    }
-
     /// What is about to be started: it must not be collected.
     pub(super) fn next(&self) -> Option<&Version> {
         self.next.as_ref().and_then(|next| next.version.as_ref())
@@ -81,7 +76,7 @@ impl State {
     /// The kubelet that a worker before us left, where it is known what it was started with. It is gone on with first, whatever
     /// the store has of that by now. Whatever else is desired comes after that, as with any kubelet that runs.
     fn left_running(&self) -> Option<&Started> {
-        let is_open = matches!(self.process.kubelet(), Kubelet::Waiting { .. }) && !self.process.is_leaving();
+        let is_open = matches!(self.kubelet(), Kubelet::Waiting { .. }) && !self.is_leaving();
         let is_it = |started: &&Started| is_open && self.process.former() == Some(started.run);
         self.records().started.as_ref().filter(is_it)
     }
@@ -92,7 +87,7 @@ impl State {
             return self.go_on(started);
         }
         let desired = self.desired();
-        let due = match self.process.kubelet() {
+        let due = match self.kubelet() {
             Kubelet::Running(_) => {
                 let moves = !self.rename_if_equal(&desired) && !self.is_about_to_change();
                 if !moves {
@@ -104,18 +99,16 @@ impl State {
             Kubelet::Waiting { .. } => self.may_start(),
             Kubelet::NotBegun | Kubelet::Starting | Kubelet::Gone => false,
         };
-        if !due || self.process.is_leaving() {
+        if !due || self.is_leaving() {
             return;
         }
         if self.launch.next.as_ref().is_none_or(|next| next.version != desired) && !self.is_better_left(&desired) {
             self.load(desired);
         }
         match self.launch.next.clone() {
-            Some(Next { version, stage: Stage::Ready(rendered), announced }) => {
-                self.stop_or_start(version, rendered, announced);
-            }
+            Some(Next { version, stage: Stage::Ready(rendered), .. }) => self.stop_or_start(version, rendered),
             Some(Next { version, stage: Stage::Swapped(rendered), .. })
-                if matches!(self.process.kubelet(), Kubelet::Waiting { .. }) =>
+                if matches!(self.kubelet(), Kubelet::Waiting { .. }) =>
             {
                 self.start_next(version, rendered);
             }
@@ -131,7 +124,7 @@ impl State {
 
     /// True if this runs already, maybe under another name of the same content, which is then changed.
     fn rename_if_equal(&mut self, desired: &Option<Version>) -> bool {
-        let running = self.process.running();
+        let running = self.running();
         if running.version == *desired {
             return true;
         }
@@ -141,7 +134,7 @@ impl State {
         };
         let equal = content.is_some() && content == running.digest.as_ref();
         if equal {
-            self.process.rename(desired.clone());
+            self.process.running_mut().version.clone_from(desired);
         }
         equal
     }
@@ -159,14 +152,14 @@ impl State {
     /// While there is no kubelet, the start that is prepared is not put off for a version that could not be used before.
     fn is_better_left(&self, desired: &Option<Version>) -> bool {
         let failed = desired.as_ref().is_some_and(|version| self.versions.unusable(version).is_some());
-        failed && !self.launch.is_idle() && matches!(self.process.kubelet(), Kubelet::Waiting { .. })
+        failed && !self.launch.is_idle() && matches!(self.kubelet(), Kubelet::Waiting { .. })
     }
 
     fn load(&mut self, version: Option<Version>) {
         // While a kubelet runs there is time for a slow answer.
         let runs = self.process.run().is_some() || self.process.former().is_some();
         let patience = if runs { limits::STORE_DEADLINE } else { limits::LOAD_DEADLINE };
-        self.ask_load(Asker::Start, Version::load_target(version.as_ref()), patience);
+        self.ask_load(Asker::Start, version.clone(), patience);
         self.launch.next = Some(Next { version, stage: Stage::Loading, announced: false });
     }
 
@@ -180,22 +173,6 @@ impl State {
     fn set_stage(&mut self, stage: Stage) {
         if let Some(next) = &mut self.launch.next {
             next.stage = stage;
-        }
-    }
-
-    /// The store gave no answer to a load: that does not keep the kubelet down.
-    fn next_unanswered(&mut self, version: Option<&Version>, why: &str) {
-        match (self.versions.known(version), version) {
-            // It was verified before in this life, and its path is known.
-            (Some(rendered), _) => {
-                self.ask_policy(); // once it runs
-                self.next_loaded(Ok(rendered));
-            }
-            (None, Some(version)) => self.cannot_use(version, ConfigError::Internal, why),
-            (None, None) => {
-                self.log(Level::Warn, format!("the local configuration cannot be read: {why}"));
-                self.set_stage(Stage::Ready(None));
-            }
         }
     }
 
@@ -223,8 +200,13 @@ impl State {
     /// The answer to a load.
     pub(super) fn next_loaded(&mut self, result: Result<Rendered, RenderError>) {
         let Some(Next { version, stage: Stage::Loading, .. }) = self.launch.next.clone() else { return };
-        match (version, result) {
-            (version, Err(RenderError::NoAnswer(why))) => self.next_unanswered(version.as_ref(), &why),
+        // A store that gives no answer does not keep the kubelet down: of what was verified before in this life the path is known.
+        let is_unanswered = matches!(result, Err(RenderError::NoAnswer(_)));
+        let known = is_unanswered.then(|| self.versions.known(version.as_ref())).flatten();
+        if known.is_some() {
+            self.ask_policy(); // once it runs
+        }
+        match (version, known.map_or(result, Ok)) {
             (None, Ok(rendered)) => {
                 for note in &rendered.notes {
                     self.log(Level::Info, format!("the local configuration: {note}"));
@@ -243,7 +225,9 @@ impl State {
                     return self.cannot_use(&version, ConfigError::Validate, &why);
                 }
                 if self.is_tried(&version) && self.bad_version(&version).is_some() {
-                    return self.call_off_trial(); // the binary is one with which it failed before
+                    self.end_trial_without_verdict(); // the binary is one with which it failed before
+                    self.launch.next = None;
+                    return self.tick_launch();
                 }
                 if let Some(next) = &mut self.launch.next {
                     next.version = Some(version);
@@ -280,7 +264,7 @@ impl State {
 
     fn preflight_next(&mut self, rendered: Rendered) {
         // There is one preflight at a time and the start goes first; the change is found again.
-        self.drop_change();
+        self.change = None;
         self.ask_verdict(Asker::Start, &rendered, Afterwards::Ends, limits::LAUNCH_PREFLIGHT_DEADLINE);
         self.set_stage(Stage::Preflight(Box::new(rendered), self.process.kubelet_id().clone()));
     }

@@ -21,14 +21,14 @@
 
 use std::time::Duration;
 
-use super::asks::Asker;
-use super::evidence::{Environment, Failure, Query, Signal, Suspension};
+use super::asks::{Asker, Observation};
+use super::evidence::{Environment, Failure, Signal, Suspension};
 use super::io::{Effect, StoreRequest};
 use super::model::{Moment, RenderError, Rendered};
-use super::records::{Phase, Version};
+use super::records::Phase;
 use super::versions::is_same;
 use super::{Kubelet, Level, State, events, limits};
-use kubelet_config::duration;
+use kubelet_config::{duration, named};
 
 /// What is seen of the kubelet's life, and what was done about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,27 +65,31 @@ struct Seen {
     observing: Option<Moment>,
 }
 
-/// Why a kubelet that gives no sign of life is not restarted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NoRestart {
-    /// How the node does could not be found out.
-    Unobserved,
-    /// The container runtime's socket is named nowhere.
-    UnknownRuntime,
-    /// Another configuration would have to be started.
-    Damaged,
-    /// The store does not give the next start's content.
-    Unreadable,
-    /// The node's policy lets it not start again.
-    Forbidden,
-    /// The store does not answer.
-    Stalled,
-    /// The machine is short of memory.
-    Memory,
-    /// The machine is short of process ids.
-    ProcessIds,
-    /// What also suspends a trial.
-    Node(Suspension),
+named! {
+    /// Why a kubelet that gives no sign of life is not restarted.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum NoRestart by message {
+        /// How the node does could not be found out.
+        Unobserved = "the node could not be observed",
+        /// The container runtime's socket is named nowhere.
+        UnknownRuntime = "nobody can tell whether the container runtime answers: name its socket by --container-runtime-endpoint or containerRuntimeEndpoint",
+        /// Another configuration would have to be started.
+        Damaged = "what it runs is damaged in the store, and another configuration would have to be started",
+        /// The store does not give the next start's content.
+        Unreadable = "what it runs cannot be loaded from the store, and another configuration would have to be started",
+        /// The node's policy lets it not start again.
+        Forbidden = "the node's policy does not let it start again, and another configuration would have to be started",
+        /// The store does not answer.
+        Stalled = "the store does not answer: the disk may stall, and the kubelet wait for it",
+        /// The machine is short of memory.
+        Memory = "the machine is short of memory",
+        /// The machine is short of process ids.
+        ProcessIds = "the machine is short of process ids",
+        /// As these, a trial is suspended.
+        Runtime = Suspension::Runtime.message(),
+        DiskFull = Suspension::DiskFull.message(),
+        ShuttingDown = Suspension::ShuttingDown.message(),
+    }
 }
 
 impl NoRestart {
@@ -93,33 +97,13 @@ impl NoRestart {
     fn by(seen: &Environment) -> Option<Self> {
         let is_short_of = |supply: &str, least: u64| seen.supplies.get(supply).is_some_and(|it| it.available < least);
         match seen.runtime {
-            _ if seen.shutting_down => Some(Self::Node(Suspension::ShuttingDown)),
-            _ if seen.disk_full => Some(Self::Node(Suspension::DiskFull)),
+            _ if seen.shutting_down => Some(Self::ShuttingDown),
+            _ if seen.disk_full => Some(Self::DiskFull),
             _ if is_short_of("memory.available", limits::HUNG_MIN_MEMORY) => Some(Self::Memory),
             _ if is_short_of("pid.available", limits::HUNG_MIN_PIDS) => Some(Self::ProcessIds),
-            Some(false) => Some(Self::Node(Suspension::Runtime)),
+            Some(false) => Some(Self::Runtime),
             None => Some(Self::UnknownRuntime),
             Some(true) => None,
-        }
-    }
-
-    fn message(self) -> &'static str {
-        match self {
-            Self::Unobserved => "the node could not be observed",
-            Self::UnknownRuntime => {
-                "nobody can tell whether the container runtime answers: name its socket by --container-runtime-endpoint or containerRuntimeEndpoint"
-            }
-            Self::Damaged => "what it runs is damaged in the store, and another configuration would have to be started",
-            Self::Unreadable => {
-                "what it runs cannot be loaded from the store, and another configuration would have to be started"
-            }
-            Self::Forbidden => {
-                "the node's policy does not let it start again, and another configuration would have to be started"
-            }
-            Self::Stalled => "the store does not answer: the disk may stall, and the kubelet wait for it",
-            Self::Memory => "the machine is short of memory",
-            Self::ProcessIds => "the machine is short of process ids",
-            Self::Node(suspension) => suspension.message(),
         }
     }
 }
@@ -187,7 +171,7 @@ impl State {
     /// Observes the kubelet, if that is due and nobody else comes to a verdict on one that hangs.
     pub(super) fn tick_hung(&mut self) {
         let now = self.clock.now;
-        let applies = !self.settings.hung_after.is_zero() && !self.process.is_leaving() && !self.is_hang_judged();
+        let applies = !self.settings.hung_after.is_zero() && !self.is_leaving() && !self.is_hang_judged();
         let Some(started) = self.process.run().filter(|run| applies && run.is_ready()).map(|run| run.started) else {
             self.asks.forget(Asker::HungProbe);
             self.asks.forget(Asker::HungLoad);
@@ -211,8 +195,8 @@ impl State {
         }
     }
 
-    /// A worker goes on with it; this is what the one before saw.
-    pub(super) fn hung_resumed(&mut self, was_alive: bool) {
+    /// It was alive at some time, as seen now, or by the worker before, which this one goes on for.
+    pub(super) fn note_alive(&mut self, was_alive: bool) {
         if let Some(run) = self.process.run().filter(|_| was_alive) {
             self.liveness.seen_of(run.started).was_alive = true;
         }
@@ -250,7 +234,8 @@ impl State {
 
     /// Asks healthz, unless it is asked already; of others' questions the answers count here as well.
     fn probe_liveness(&mut self) {
-        let asks = self.asks.is_open(Asker::HungProbe) || self.is_observing() || self.is_asking_healthz();
+        let is_open = |asker| self.asks.is_open(asker);
+        let asks = is_open(Asker::HungProbe) || self.is_observing() || is_open(Asker::Observed(Observation::Healthz));
         if let Some(target) = self.running().healthz.clone().filter(|_| !asks) {
             self.ask(Asker::HungProbe, 2 * limits::PROBE_TIMEOUT, |ticket| Effect::Probe(ticket, target));
         }
@@ -258,9 +243,7 @@ impl State {
 
     /// Healthz was asked, by whomever. That it was alive while it was judged counts as well.
     pub(super) fn healthz_observed(&mut self, alive: bool) {
-        if let Some(run) = self.process.run().filter(|run| alive && run.is_ready()) {
-            self.liveness.seen_of(run.started).was_alive = true;
-        }
+        self.note_alive(alive && self.is_ready());
         if self.liveness.seen.next_observation.is_some() && self.last_ping().is_none() {
             self.note_observation(alive);
         }
@@ -286,14 +269,13 @@ impl State {
             self.observe_hung();
         } else {
             self.effects.push(Effect::Store(StoreRequest::ProbeDisk));
-            let target = Version::load_target(self.desired().as_ref());
-            self.ask_load(Asker::HungLoad, target, limits::LOAD_DEADLINE);
+            self.ask_load(Asker::HungLoad, self.desired(), limits::LOAD_DEADLINE);
         }
     }
 
     /// False if it is gone or leaves, and while something is decided within moments that may restart it anyhow.
     fn may_restart_hung(&self) -> bool {
-        let is_running = self.process.run().is_some() && !self.process.is_leaving();
+        let is_running = self.process.run().is_some() && !self.is_leaving();
         is_running && !self.is_change_imminent() && !self.is_reset_due()
     }
 
@@ -316,7 +298,7 @@ impl State {
 
     fn observe_hung(&mut self) {
         self.effects.push(Effect::ReadLogTail);
-        self.query(Query::Environment(self.runtime_socket()));
+        self.observe(Observation::Environment);
         self.liveness.seen.observing = Some(self.clock.after(limits::QUERY_DEADLINE));
     }
 
@@ -366,9 +348,7 @@ impl State {
         let source = self.active().map(|version| version.source.clone());
         let with = if self.liveness.seen.is_edited { "its files as they are now" } else { "the same configuration" };
         let missing = missing(self.liveness_signal());
-        let mut event = events::hung(source.as_ref(), missing, unresponsive_for, with, next);
-        event.log_tail = self.last_log_lines(usize::MAX);
-        self.emit(event);
+        self.emit_with_log(events::hung(source.as_ref(), missing, unresponsive_for, with, next));
         self.dump_and_stop();
     }
 
@@ -386,7 +366,7 @@ impl State {
 
     /// Pings, if that is due.
     pub(super) fn tick_watchdog(&mut self) {
-        let Some(interval) = self.settings.watchdog.filter(|_| *self.process.kubelet() != Kubelet::Gone) else {
+        let Some(interval) = self.settings.watchdog.filter(|_| *self.kubelet() != Kubelet::Gone) else {
             return;
         };
         if !self.pings_itself() {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::asks::Asker;
+use super::io::{Effect, StoreRequest};
 use super::model::{LoadTarget, LocalFilesDifference, Moment, RenderError, Rendered, later};
 use super::records::{LocalHazards, Records, Version};
 use super::{State, events, limits};
@@ -67,7 +68,7 @@ impl State {
             self.local_files.compare_by(self.clock.after(limits::LOCAL_FILES_DELAY));
         }
         let due = self.is_time_to_ask(Asker::LocalFiles, self.local_files.due);
-        let at_rest = self.process.run().is_some() && self.writer.is_idle() && !self.process.is_leaving();
+        let at_rest = self.process.run().is_some() && self.writer.is_idle() && !self.is_leaving();
         if !due || !at_rest {
             return;
         }
@@ -81,7 +82,7 @@ impl State {
         }
         let version = self.active().map(|version| version.source.clone());
         let target = LoadTarget::DryRun(version.filter(|source| !source.is_local_files()));
-        self.ask_load(Asker::LocalFiles, target, limits::LOAD_DEADLINE);
+        self.ask(Asker::LocalFiles, limits::LOAD_DEADLINE, |ticket| Effect::Store(StoreRequest::Load(ticket, target)));
     }
 
     /// What is assigned is rendered once more, with the files as they were found; false if they are not followed now.
@@ -93,13 +94,13 @@ impl State {
             return false;
         };
         if !assigned.is_local_files() {
-            self.drop_change();
+            self.change = None; // its time is kept: it is found again
             self.reconsider();
         } else if self.are_local_files_unproven() {
             self.local_files.compare_by(self.clock.after(limits::LOCAL_FILES_RETRY));
             return true;
         } else {
-            self.drop_change();
+            self.change = None; // its time is kept: it is found again
             self.download_again();
         }
         self.local_files.taken_up = found;
@@ -116,7 +117,7 @@ impl State {
         let active = self.active().map(|version| &version.source);
         let runs = |source: &Source| active == Some(source);
         if self.sync.assigned_map().is_some_and(ConfigMapRef::is_local_files) {
-            return self.sync.error().is_some() || self.sync.resolved().is_none_or(|source| !runs(&source));
+            return self.sync_error().is_some() || self.sync.resolved().is_none_or(|source| !runs(&source));
         }
         let refused = |version: &Version| runs(&version.source) && version.digest != self.running().digest;
         self.change.as_ref().and_then(|change| change.source.as_ref()).is_some_and(runs)
@@ -150,16 +151,14 @@ impl State {
 
     /// Written down with the refusal.
     pub(super) fn note_local_hazards(&mut self, source: &Source, rendered: &Rendered, refused: &BTreeSet<HazardClass>) {
-        let new = LocalHazards {
-            source: source.clone(),
-            digest: rendered.digest.clone(),
-            refused: refused.clone(),
-            acknowledged: BTreeSet::new(),
-        };
         self.writer.learn(|records| {
-            let known = records.local_hazards.take().filter(|known| known.digest == new.digest);
-            let acknowledged = known.map(|known| known.acknowledged).unwrap_or_default();
-            records.local_hazards = Some(LocalHazards { acknowledged, ..new.clone() });
+            let known = records.local_hazards.take().filter(|known| known.digest == rendered.digest);
+            records.local_hazards = Some(LocalHazards {
+                source: source.clone(),
+                digest: rendered.digest.clone(),
+                refused: refused.clone(),
+                acknowledged: known.map(|known| known.acknowledged).unwrap_or_default(),
+            });
         });
     }
 

@@ -54,7 +54,7 @@ mod trial;
 mod versions;
 
 pub use change::Waiting;
-pub use io::{Afterwards, Counter, Effect, FetchError, Input, Level, StoreOperation, StoreRequest, Ticket};
+pub use io::{Afterwards, Answer, Counter, Effect, FetchError, Input, Level, StoreOperation, StoreRequest, Ticket};
 pub(crate) use operate::offline;
 pub use process::Kubelet;
 pub use records::{Records, RunningConfig, Stored};

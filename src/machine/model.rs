@@ -178,27 +178,17 @@ pub enum StateFilesFound {
     OfAnother,
 }
 
-/// Native's errors of a configuration, as they stand in the status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum ConfigError {
-    /// It cannot be loaded, or failed its trial.
-    Load,
-    /// The kubelet, or we, refused it.
-    Validate,
-    /// Our own trouble with it.
-    Internal,
-}
-
-impl ConfigError {
-    /// Native's text.
-    #[must_use]
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Load => status::LOAD_ERROR,
-            Self::Validate => status::VALIDATE_ERROR,
-            Self::Internal => status::INTERNAL_ERROR,
-        }
+named! {
+    /// Native's errors of a configuration, as they stand in the status, with native's texts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(try_from = "String", into = "String")]
+    pub enum ConfigError by text {
+        /// It cannot be loaded, or failed its trial.
+        Load = status::LOAD_ERROR,
+        /// The kubelet, or we, refused it.
+        Validate = status::VALIDATE_ERROR,
+        /// Our own trouble with it.
+        Internal = status::INTERNAL_ERROR,
     }
 }
 
@@ -212,10 +202,8 @@ impl TryFrom<String> for ConfigError {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        [Self::Load, Self::Validate, Self::Internal]
-            .into_iter()
-            .find(|error| error.text() == text)
-            .ok_or_else(|| format!("{text:?} is no error of a configuration"))
+        let found = Self::ALL.into_iter().find(|error| error.text() == text);
+        found.ok_or_else(|| format!("{text:?} is no error of a configuration"))
     }
 }
 
@@ -236,24 +224,19 @@ pub enum LoadTarget {
 
 /// Why a checkpoint could not be turned into a rendered configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub enum RenderError {
     /// The payload is not something the kubelet could load.
-    #[error("{0}")]
     Load(String),
     /// The checkpoint is missing or its checksum is wrong: it must be downloaded again.
-    #[error("{0}")]
     Checkpoint(String),
     /// Our own trouble: disk, permissions, the local file.
-    #[error("{0}")]
     Internal(String),
     /// Followed local files are not whole: they are still being written.
-    #[error("{0}")]
     Unfinished(String),
     /// The node's policy refuses it as it is, unread.
-    #[error("{0}")]
     Policy(String),
     /// The store gave no answer in time: it may be slow.
-    #[error("{0}")]
     NoAnswer(String),
 }
 

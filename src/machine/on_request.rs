@@ -7,11 +7,10 @@ use std::sync::Arc;
 use super::asks::Asker;
 use super::change::impact::refused_impact;
 use super::evidence::{Environment, Query};
-use super::io::{Afterwards, Effect, FetchError};
+use super::io::{Afterwards, Effect, FetchError, StoreRequest};
 use super::model::{LoadTarget, Moment, RenderError, Rendered, Verdict};
 use super::records::{Phase, Version};
 use super::{Level, Run, State, limits};
-use kubelet_config::duration::backoff;
 use kubelet_config::hazard;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
@@ -69,12 +68,8 @@ impl OnRequest {
         self.inquiry.is_some()
     }
 
-    pub(super) fn leave_content(&mut self) {
-        self.leaves_content = true;
-    }
-
-    pub(super) fn collected(&mut self) {
-        self.leaves_content = false;
+    pub(super) fn leave_content(&mut self, leaves: bool) {
+        self.leaves_content = leaves;
     }
 }
 
@@ -151,12 +146,12 @@ impl State {
         let judged = matches!(records.phase, Phase::Trial(_) | Phase::ControlTest(..)) && records.pin.is_none();
         judged
             || !self.process.run().is_some_and(Run::is_ready)
-            || self.process.is_leaving()
+            || self.is_leaving()
             || self.is_failure_pending()
             || self.is_change_imminent()
             || self.asks.is_verdict_late(&self.clock)
             || !self.launch.is_idle()
-            || self.writer.is_dirty() && self.writer.failure().is_none()
+            || self.is_unsaved() && self.writer.failure().is_none()
     }
 
     pub(super) fn config_map_fetched(&mut self, result: Result<Arc<Payload>, FetchError>) {
@@ -169,7 +164,8 @@ impl State {
                     return self.answer_request(PreflightResult::Inconclusive, &why);
                 }
                 let target = LoadTarget::Unassigned(source.clone(), payload);
-                self.ask_load(Asker::PreflightOnRequest, target, limits::STORE_DEADLINE);
+                let load = |ticket| Effect::Store(StoreRequest::Load(ticket, target));
+                self.ask(Asker::PreflightOnRequest, limits::STORE_DEADLINE, load);
                 self.on_request.leaves_content = true;
                 self.on_request.inquiry = Some(Inquiry { stage: Stage::Loading, source });
             }
@@ -291,9 +287,8 @@ impl State {
         if self.on_request.failures >= limits::PREFLIGHT_REQUEST_TRIES {
             return self.answer_request(PreflightResult::Inconclusive, why);
         }
-        let pause = backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.on_request.failures);
-        self.on_request.failures += 1;
-        self.on_request.not_before = Some(self.clock.after(pause));
+        let failures = &mut self.on_request.failures;
+        self.on_request.not_before = Some(self.clock.retry(failures, limits::RETRY_FIRST, limits::RETRY_MAX));
         self.on_request.inquiry = None;
     }
 

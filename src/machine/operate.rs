@@ -1,5 +1,7 @@
 //! An operator's commands, and what the Node's annotations ask for. A command is answered when what it changes is durable.
 
+use std::collections::BTreeSet;
+
 use super::command::{Command, Target};
 use super::events::{self, EventReason};
 use super::evidence::Failure;
@@ -21,7 +23,7 @@ impl State {
         while let Some((number, command)) = self.commands.front().cloned() {
             let result = match self.unable() {
                 Some(why) => Err(why),
-                None if !self.writer.is_idle() || *self.process.kubelet() == Kubelet::NotBegun => return,
+                None if !self.writer.is_idle() || *self.kubelet() == Kubelet::NotBegun => return,
                 None => self.execute(&command),
             };
             self.commands.pop_front();
@@ -35,7 +37,7 @@ impl State {
 
     /// Why no command can be taken now.
     fn unable(&self) -> Option<String> {
-        if self.process.is_leaving() {
+        if self.is_leaving() {
             return Some("the supervisor is on its way out".to_owned());
         }
         if self.settings.standalone {
@@ -45,7 +47,7 @@ impl State {
                     .into(),
             );
         }
-        if *self.process.kubelet() == Kubelet::NotBegun && self.reading.is_late() {
+        if self.is_reading_late() {
             return Some("the record of this node has not been read yet, as the disk does not answer".to_owned());
         }
         if let Some(why) = self.writer.read_only() {
@@ -74,7 +76,7 @@ impl State {
             }
             Command::Pin { to: None } => {
                 // Before the first start: what is about to run.
-                let version = if self.process.starts() > 0 { self.active().cloned() } else { self.desired() };
+                let version = if self.starts() > 0 { self.active().cloned() } else { self.desired() };
                 let answer = format!("{} is pinned until unpin", Version::name(version.as_ref()));
                 self.pin_to(&mut after, version);
                 (EventReason::Pinned, answer)
@@ -125,12 +127,8 @@ impl State {
                     |known: &Version| known.source.uid == *uid && known.source.resource_version == *resource_version;
                 let Some(found) = known.iter().find(|known| is_meant(known)) else {
                     let name = |known: &&Version| format!("{}/{}", known.source.uid, known.source.resource_version);
-                    let mut names: Vec<String> = Vec::new();
-                    for name in known.iter().map(name) {
-                        if !names.contains(&name) {
-                            names.push(name);
-                        }
-                    }
+                    let mut told = BTreeSet::new();
+                    let names: Vec<String> = known.iter().map(name).filter(|name| told.insert(name.clone())).collect();
                     return Err(format!("there is no checkpoint of {to}; kept are: local, lkg, {}", names.join(", ")));
                 };
                 Some((*found).clone())
@@ -167,13 +165,10 @@ impl State {
     }
 
     fn confirm(&self, phase: &mut Phase, extend: Option<u64>) -> Result<String, String> {
-        let awaited = match phase {
-            Phase::AwaitingConfirmation(attempt, wait) => Some((attempt, Some(wait))),
-            Phase::Trial(attempt) => Some((attempt, None)),
-            _ => None,
-        };
-        let Some((attempt, wait)) = awaited.filter(|(attempt, _)| attempt.confirm_within.is_some()) else {
-            return Err("nothing waits for a confirmation".to_owned());
+        let (attempt, wait) = match phase {
+            Phase::AwaitingConfirmation(attempt, wait) if attempt.confirm_within.is_some() => (attempt, Some(wait)),
+            Phase::Trial(attempt) if attempt.confirm_within.is_some() => (attempt, None),
+            _ => return Err("nothing waits for a confirmation".to_owned()),
         };
         let version = attempt.version.clone();
         if self.records().pin.is_some() && !self.runs(&version) {
@@ -236,7 +231,7 @@ impl State {
         }
         if let Some(message) = execution.message {
             let about = execution.about.as_ref().map(|version| &version.source);
-            self.emit(events::operated(execution.reason, about, message));
+            self.emit(events::event(execution.reason, false, about, message));
         }
         match execution.reason {
             EventReason::Confirmed if self.records().phase == Phase::Settled => self.proven(),
@@ -265,14 +260,12 @@ impl State {
 
     /// The Node's annotations: the same as the commands, for one version, through the API server.
     fn tick_annotations(&mut self) {
-        let known = *self.sync.assignment() != Assignment::Unknown && *self.process.kubelet() != Kubelet::NotBegun;
-        if !known || !self.writer.is_idle() || self.process.is_leaving() {
+        let known = *self.sync.assignment() != Assignment::Unknown && *self.kubelet() != Kubelet::NotBegun;
+        if !known || !self.writer.is_idle() || self.is_leaving() {
             return;
         }
         let Some((retry, confirm)) = self.sync.annotations() else { return };
-        let Some((records, proposal)) = annotated(self.records(), &self.sync.asked_for(), retry, confirm) else {
-            return;
-        };
+        let Some((records, proposal)) = self.annotated(retry, confirm) else { return };
         if matches!(&proposal, Proposal::Command(_, Execution { reason: EventReason::Retried, .. })) {
             if self.sync.next_retry().is_some_and(|at| !self.clock.reached(at)) {
                 return; // it is obeyed then, if it is still there
@@ -281,40 +274,35 @@ impl State {
         }
         self.propose(records, proposal);
     }
+
+    /// What the annotations change, if anything.
+    fn annotated(&self, retry: Option<&str>, confirm: Option<&str>) -> Option<(Records, Proposal)> {
+        let mut after = self.records().clone();
+        let by_annotation = |reason, version: Version, what: &str| {
+            let message = Some(format!("By annotation: {version} {what}"));
+            Proposal::Command(None, Execution { reason, message, about: Some(version), answer: String::new() })
+        };
+        if retry != after.retried.as_deref() {
+            after.retried = retry.map(str::to_owned);
+            let wanted = |version: &Version| retry.is_some_and(|wanted| names(wanted, &version.source));
+            let version = after.assigned.clone().filter(wanted).filter(|version| forget(&mut after, version));
+            let then = tried_again(&after, &self.sync.asked_for());
+            let proposal = version.map(|version| by_annotation(EventReason::Retried, version, then));
+            return Some((after, proposal.unwrap_or(Proposal::Note)));
+        }
+        // What has failed meanwhile is not confirmed by that; its next trial may be.
+        after.phase.trial()?;
+        let attempt = after.phase.attempt_mut().filter(|attempt| attempt.needs_confirmation())?;
+        if !names(confirm?, &attempt.version.source) {
+            return None;
+        }
+        attempt.confirmed = true;
+        let version = attempt.version.clone();
+        Some((after, by_annotation(EventReason::Confirmed, version, "is confirmed")))
+    }
 }
 
 const REQUESTED: &str = "an operator asked for it";
-
-/// What the annotations change, if anything.
-fn annotated(
-    records: &Records,
-    asked_for: &AskedFor,
-    retry: Option<&str>,
-    confirm: Option<&str>,
-) -> Option<(Records, Proposal)> {
-    let mut after = records.clone();
-    let by_annotation = |reason, version: Version, what: &str| {
-        let message = Some(format!("By annotation: {version} {what}"));
-        Proposal::Command(None, Execution { reason, message, about: Some(version), answer: String::new() })
-    };
-    if retry != records.retried.as_deref() {
-        after.retried = retry.map(str::to_owned);
-        let wanted = |version: &&Version| retry.is_some_and(|wanted| names(wanted, &version.source));
-        let version = records.assigned.as_ref().filter(wanted).filter(|version| forget(&mut after, version)).cloned();
-        let then = tried_again(&after, asked_for);
-        let proposal = version.map(|version| by_annotation(EventReason::Retried, version, then));
-        return Some((after, proposal.unwrap_or(Proposal::Note)));
-    }
-    // What has failed meanwhile is not confirmed by that; its next trial may be.
-    after.phase.trial()?;
-    let attempt = after.phase.attempt_mut().filter(|attempt| attempt.needs_confirmation())?;
-    if !names(confirm?, &attempt.version.source) {
-        return None;
-    }
-    attempt.confirmed = true;
-    let version = attempt.version.clone();
-    Some((after, by_annotation(EventReason::Confirmed, version, "is confirmed")))
-}
 
 fn nothing_to_leave(proven: Option<&Version>) -> String {
     let name = Version::name(proven);
@@ -362,11 +350,9 @@ pub(crate) fn offline(stored: Stored, command: &Command, now: Moment) -> Result<
 
 fn retry(records: &mut Records, asked_for: &AskedFor) -> Result<String, String> {
     if records.assigned.is_none() && records.try_local_again() {
-        let pinned = "can be tried again, once unpin lets it"; // a freeze lets no change in, and this is none
-        return Ok(format!(
-            "the local configuration {}",
-            if records.pin.is_some() { pinned } else { "is tried again" }
-        ));
+        // A freeze lets no change in, and this is none.
+        let then = if records.pin.is_some() { "can be tried again, once unpin lets it" } else { "is tried again" };
+        return Ok(format!("the local configuration {then}"));
     }
     let Some(version) = records.assigned.clone() else {
         return Err("no ConfigMap is assigned: there is nothing to try again".to_owned());
@@ -393,8 +379,6 @@ fn tried_again(records: &Records, asked_for: &AskedFor) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::machine::model::{ConfigError, KubeletId};
     use crate::machine::records::{Attempt, BadReason, LocalHazards, RecordFile};

@@ -2,9 +2,8 @@
 
 use super::asks::Asker;
 use super::model::{Moment, RenderError, Rendered};
-use super::records::{Attempt, Records, Version};
+use super::records::{Records, Version};
 use super::{Level, State, events, limits};
-use kubelet_config::duration::backoff;
 use kubelet_config::policy::{Admission, PolicyState, Signed};
 use kubelet_config::source::Source;
 
@@ -170,12 +169,12 @@ impl State {
     pub(super) fn tick_policy(&mut self) {
         let due = self.is_time_to_ask(Asker::Policy, self.policy.due);
         let now = !self.is_verified_soon() || !self.policy.is_read;
-        let can = self.process.run().is_some() && !self.process.is_leaving() && now;
+        let can = self.process.run().is_some() && !self.is_leaving() && now;
         if !due || !can {
             return;
         }
         self.policy.due = None;
-        self.ask_load(Asker::Policy, Version::load_target(self.active()), limits::STORE_DEADLINE);
+        self.ask_load(Asker::Policy, self.active().cloned(), limits::STORE_DEADLINE);
     }
 
     /// The answer to that.
@@ -192,9 +191,8 @@ impl State {
             Err(RenderError::Policy(why)) => Some(Violation { why, starts: false }),
             // What a slow or failing disk does not give it may give later.
             Err(RenderError::NoAnswer(_) | RenderError::Internal(_)) => {
-                let pause = backoff(limits::VERIFY_RETRY, limits::RUNG_RETRY_MAX, self.policy.failures);
-                self.policy.failures = self.policy.failures.saturating_add(1);
-                self.policy.due = Some(self.clock.after(pause));
+                let failures = &mut self.policy.failures;
+                self.policy.due = Some(self.clock.retry(failures, limits::VERIFY_RETRY, limits::RUNG_RETRY_MAX));
                 return;
             }
             Err(_) => return,
@@ -215,18 +213,17 @@ impl State {
             return;
         }
         self.policy.known = policy.clone();
-        let line = match policy {
+        let (level, line) = match policy {
             PolicyState::Unreadable(why) => {
-                return self
-                    .log(Level::Warn, format!("the node's policy cannot be used, nothing new is taken up: {why}"));
+                (Level::Warn, format!("the node's policy cannot be used, nothing new is taken up: {why}"))
             }
             PolicyState::AbsentUnguarded(why) => {
-                return self.log(Level::Warn, format!("the node has no policy, and none could be used: {why}"));
+                (Level::Warn, format!("the node has no policy, and none could be used: {why}"))
             }
-            PolicyState::InForce => "the node's policy is in force",
-            PolicyState::Absent => "the node has no policy: what is assigned is taken up",
+            PolicyState::InForce => (Level::Info, "the node's policy is in force".to_owned()),
+            PolicyState::Absent => (Level::Info, "the node has no policy: what is assigned is taken up".to_owned()),
         };
-        self.log(Level::Info, line);
+        self.log(level, line);
     }
 }
 
@@ -236,12 +233,5 @@ impl Records {
         let Some(Signed { pool, sequence, .. }) = signed else { return };
         let proven = self.sequences.entry(pool.clone()).or_default();
         *proven = (*proven).max(*sequence);
-    }
-}
-
-impl Attempt {
-    /// The same content, signed anew.
-    pub(super) fn signed_by(&mut self, admission: &Admission) {
-        self.signed.clone_from(&admission.signed);
     }
 }

@@ -1,13 +1,14 @@
 //! The kubelet's process: starts, exits, stops, and the pauses between.
 
+use super::asks::Observation;
 use super::clock::Clock;
-use super::evidence::{Failure, Query};
+use super::evidence::Failure;
 use super::io::{Effect, no_answer};
 use super::model::{Exit, KubeletId, Moment, Rendered, RestartCause, RunId, StartedKubelet};
 use super::records::{Phase, RunningConfig, Started, Version};
+use super::standby::Standby;
 use super::{Counter, Level, Run, State, limits};
 use kubelet_config::duration;
-use kubelet_config::policy::Signed;
 
 /// The kubelet's process as the machine sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,12 +44,10 @@ pub(super) struct Process {
     starts: u32,
     /// Exits in a row that the supervisor did not ask for.
     crashes: u32,
-    /// The next start follows an exit that the supervisor did not ask for.
-    exited: bool,
+    /// Why the next start is due, where no decision asks for it: an exit that the supervisor did not ask for, or a hung kubelet.
+    ended: Option<RestartCause>,
     /// The latest start failed.
     unstarted: bool,
-    /// The next start follows a hung kubelet.
-    hung: bool,
     /// We are told to leave.
     leaving: bool,
     /// The kubelet that a worker before us left, until we go on with it or it ends.
@@ -67,10 +66,6 @@ impl Process {
     /// No process, but what would be started.
     pub(super) fn stopped(version: Option<Version>) -> Self {
         Self { running: RunningConfig { version, ..RunningConfig::default() }, starts: 1, ..Self::default() }
-    }
-
-    pub(super) fn kubelet(&self) -> &Kubelet {
-        &self.kubelet
     }
 
     pub(super) fn run(&self) -> Option<&Run> {
@@ -98,30 +93,13 @@ impl Process {
         self.former = former;
     }
 
-    pub(super) fn running(&self) -> &RunningConfig {
-        &self.running
-    }
-
     pub(super) fn kubelet_id(&self) -> &KubeletId {
         &self.kubelet_id
     }
 
-    pub(super) fn starts(&self) -> u32 {
-        self.starts
-    }
-
-    pub(super) fn is_leaving(&self) -> bool {
-        self.leaving
-    }
-
-    /// What runs, or would be started anew, if anything was started yet.
-    pub(super) fn active(&self) -> Option<&Version> {
-        self.running.version.as_ref().filter(|_| self.starts > 0)
-    }
-
-    /// It is called by another name now; the content is the same.
-    pub(super) fn rename(&mut self, version: Option<Version>) {
-        self.running.version = version;
+    /// What runs is the same content, under another name, signed anew, or with other fields that flags override.
+    pub(super) fn running_mut(&mut self) -> &mut RunningConfig {
+        &mut self.running
     }
 
     /// What runs with local files that could not be read in time runs with these; false if it does not.
@@ -132,16 +110,6 @@ impl Process {
             self.running = RunningConfig::new(None, local.clone());
         }
         unknown
-    }
-
-    /// The same content, signed anew.
-    pub(super) fn set_signed(&mut self, signed: Option<Signed>) {
-        self.running.signed = signed;
-    }
-
-    /// Fields of it that flags override.
-    pub(super) fn set_shadowed(&mut self, shadowed: Vec<String>) {
-        self.running.shadowed = shadowed;
     }
 
     /// The binary that the next start runs.
@@ -195,6 +163,36 @@ impl Process {
 }
 
 impl State {
+    /// The kubelet's process.
+    #[must_use]
+    pub fn kubelet(&self) -> &Kubelet {
+        &self.process.kubelet
+    }
+
+    /// What runs, or ran last; or would be started anew, if anything was started yet. `None` is the local configuration.
+    #[must_use]
+    pub fn active(&self) -> Option<&Version> {
+        self.process.running.version.as_ref().filter(|_| self.process.starts > 0)
+    }
+
+    /// What the process was started with.
+    #[must_use]
+    pub fn running(&self) -> &RunningConfig {
+        &self.process.running
+    }
+
+    /// True once we are told to leave.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.process.leaving
+    }
+
+    /// Kubelet starts so far.
+    #[must_use]
+    pub fn starts(&self) -> u32 {
+        self.process.starts
+    }
+
     /// The first start is due now.
     pub(super) fn begin(&mut self) {
         self.process.kubelet = Kubelet::Waiting { until: self.clock.now };
@@ -207,18 +205,14 @@ impl State {
         let given = rendered.clone().filter(|_| version.is_some()).map(Box::new);
         let next = rendered.map_or_else(RunningConfig::default, |rendered| RunningConfig::new(version, rendered));
         let switched = before != (&next.version, &next.digest) && self.process.starts > 0;
+        let ended = self.process.ended.take();
         if self.process.starts > 0 {
-            let cause = match (self.process.hung, self.process.exited) {
-                (true, _) if !switched => RestartCause::Hung,
-                (_, true) if !switched => RestartCause::Exit,
-                _ => self.restart_cause(&next.version),
-            };
+            let cause = ended.filter(|_| !switched).unwrap_or_else(|| self.restart_cause(&next.version));
             self.count(Counter::Restart(cause));
         }
-        if switched && !self.process.exited {
+        if switched && ended != Some(RestartCause::Exit) {
             self.process.crashes = 0; // what takes the place of one that ended may end for the same reason
         }
-        (self.process.exited, self.process.hung) = (false, false);
         if next.digest != self.process.running.digest && self.is_refused_by_name() {
             self.reconsider(); // hazards are weighed against what runs
         }
@@ -229,7 +223,7 @@ impl State {
             self.reconsider(); // what failed with the binary before may work with this one
         }
         self.await_start();
-        self.standby.forget();
+        self.standby = Standby::default(); // it becomes the kubelet, or ends
         self.effects.push(Effect::Start(given));
     }
 
@@ -278,7 +272,7 @@ impl State {
                 let name = Version::name(self.active());
                 self.log(Level::Info, format!("{what}, pid {}, with {name}", id.pid));
                 if self.is_contact_observed() {
-                    self.query(Query::Lease);
+                    self.observe(Observation::Lease);
                 }
                 self.collect();
                 self.local_files_started();
@@ -318,7 +312,7 @@ impl State {
             self.ask_policy(); // it may be one with which nothing is started any more
         }
         match known {
-            Some(known) => self.hung_resumed(known.alive),
+            Some(known) => self.note_alive(known.alive),
             None => self.note_run(),
         }
     }
@@ -339,7 +333,7 @@ impl State {
 
     /// The same for one that hangs, by SIGQUIT.
     pub(super) fn dump_and_stop(&mut self) {
-        self.process.hung = true;
+        self.process.ended = Some(RestartCause::Hung);
         self.end_by(Effect::DumpStacks);
     }
 
@@ -367,15 +361,12 @@ impl State {
             Kubelet::Stopping => self.process.kubelet = Kubelet::Waiting { until: now },
             Kubelet::Running(run) => {
                 let ran = now.since(run.started);
-                let seconds = ran.as_secs_f64();
-                self.log(
-                    Level::Warn,
-                    format!("the kubelet (pid {}) ended by itself after {seconds:.1} s: {exit}", run.id.pid),
-                );
+                let (pid, seconds) = (run.id.pid, ran.as_secs_f64());
+                self.log(Level::Warn, format!("the kubelet (pid {pid}) ended by itself after {seconds:.1} s: {exit}"));
                 if ran >= limits::BACKOFF_RESET {
                     self.process.crashes = 0;
                 }
-                self.process.exited = true;
+                self.process.ended = Some(RestartCause::Exit);
                 self.process.kubelet = Kubelet::Waiting { until: now };
                 if !run.is_ready() {
                     self.launch.forget_state_files();
@@ -399,7 +390,7 @@ impl State {
             return self.leave();
         }
         // Where the system is going down nothing is started again: the answer comes within the pause.
-        self.query(Query::Environment(self.runtime_socket()));
+        self.observe(Observation::Environment);
         let quick = self.suspended().is_none() && self.is_judged();
         let grown = duration::backoff(limits::BACKOFF_FIRST, limits::BACKOFF_MAX, self.process.crashes);
         let pause = match quick {
@@ -421,7 +412,7 @@ impl State {
             Kubelet::Waiting { until } if self.clock.reached(until) && self.is_going_down() => {
                 // Its SIGTERM is on the way to us. If not, systemd says so at the next observation.
                 self.process.kubelet = Kubelet::Waiting { until: self.clock.after(limits::QUERY_INTERVAL) };
-                self.query(Query::Environment(self.runtime_socket()));
+                self.observe(Observation::Environment);
             }
             _ => {}
         }
@@ -455,7 +446,7 @@ impl State {
     /// The supervisor ends.
     pub(super) fn leave(&mut self) {
         self.process.kubelet = Kubelet::Gone;
-        self.writer.flush(&mut self.asks, &self.clock, &mut self.effects);
+        self.flush();
         self.effects.push(Effect::Quit);
     }
 }

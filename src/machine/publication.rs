@@ -37,7 +37,7 @@ impl State {
             || self.is_change_brief()
             || !self.launch.is_idle()
             || self.is_policy_awaited()
-            || matches!(self.process.kubelet(), Kubelet::Starting | Kubelet::Stopping);
+            || matches!(self.kubelet(), Kubelet::Starting | Kubelet::Stopping);
         self.moving_since = moving.then(|| self.moving_since.unwrap_or(self.clock.now));
     }
 }

@@ -4,14 +4,14 @@
 //! count of its tries, what is left of a wait for a confirmation and that a version was not to blame count at once, and are
 //! written as soon as the disk takes them.
 
-use super::asks::{Asker, Asks};
+use super::asks::Asker;
 use super::clock::Clock;
-use super::io::{Effect, StoreRequest, log};
+use super::io::{Effect, StoreRequest};
 use super::limits;
 use super::model::Moment;
 use super::proposal::Proposal;
 use super::records::{Attempt, Records};
-use super::{Counter, Level};
+use super::{Counter, Level, State};
 use kubelet_config::duration;
 
 /// A write under way.
@@ -50,21 +50,10 @@ pub(super) struct RecordWriter {
     read_only: Option<String>,
 }
 
-/// What became of a proposal.
-pub(super) type Outcome = (Proposal, Result<(), String>);
-
 impl RecordWriter {
     /// The records as they were read; or those that must do, and why nothing may be written.
     pub(super) fn new(records: Records, read_only: Option<String>) -> Self {
         Self { current: records.clone(), saved: records, read_only, ..Self::default() }
-    }
-
-    pub(super) fn current(&self) -> &Records {
-        &self.current
-    }
-
-    pub(super) fn saved(&self) -> &Records {
-        &self.saved
     }
 
     /// The evidence on the version that is tried; what changes there is written with the next record.
@@ -104,11 +93,6 @@ impl RecordWriter {
         self.write.is_none() && !self.dirty && self.read_only.is_none()
     }
 
-    /// True if what counts has yet to be written, or may not have been.
-    pub(super) fn is_dirty(&self) -> bool {
-        self.dirty
-    }
-
     pub(super) fn is_writing(&self) -> bool {
         self.write.is_some()
     }
@@ -128,92 +112,95 @@ impl RecordWriter {
         self.failing.as_ref().map(|failing| &*failing.why)
     }
 
-    /// Has these records written; they count once they are durable.
-    pub(super) fn propose(
-        &mut self,
-        records: Records,
-        proposal: Proposal,
-        asks: &mut Asks,
-        clock: &Clock,
-        fx: &mut Vec<Effect>,
-    ) {
-        let proposed = Some((proposal, records.clone()));
-        self.submit(records, proposed, asks, clock, fx);
-    }
-
     /// A decision: these records count from now on, and are written as soon as that is possible.
     pub(super) fn apply_before_write(&mut self, records: Records) {
         self.current = records;
         self.dirty = true;
         self.overtaken = true;
     }
+}
 
-    fn submit(
-        &mut self,
-        records: Records,
-        proposed: Option<(Proposal, Records)>,
-        asks: &mut Asks,
-        clock: &Clock,
-        fx: &mut Vec<Effect>,
-    ) {
+impl State {
+    /// The records in force.
+    #[must_use]
+    pub fn records(&self) -> &Records {
+        &self.writer.current
+    }
+
+    /// The records as they are on disk, as far as is known.
+    #[must_use]
+    pub fn saved(&self) -> &Records {
+        &self.writer.saved
+    }
+
+    /// True if what counts has yet to be written, or may not have been, or was given up.
+    #[must_use]
+    pub fn is_unsaved(&self) -> bool {
+        self.writer.dirty
+    }
+
+    /// Has these records written; they count once they are durable, and what follows is done by [`Self::recorded`].
+    pub(super) fn propose(&mut self, records: Records, proposal: Proposal) {
+        let proposed = Some((proposal, records.clone()));
+        self.submit(records, proposed);
+    }
+
+    fn submit(&mut self, records: Records, proposed: Option<(Proposal, Records)>) {
         let written = Box::new(records.clone());
-        let request = |ticket| Effect::Store(StoreRequest::Record(ticket, written));
-        fx.push(asks.ask(Asker::Writer, clock, limits::STORE_DEADLINE, request));
-        self.write = Some(Write { records, proposed, holds_start_until: clock.after(limits::LOAD_DEADLINE) });
-        self.overtaken = false;
+        self.ask(Asker::Writer, limits::STORE_DEADLINE, |ticket| Effect::Store(StoreRequest::Record(ticket, written)));
+        let holds_start_until = self.clock.after(limits::LOAD_DEADLINE);
+        self.writer.write = Some(Write { records, proposed, holds_start_until });
+        self.writer.overtaken = false;
     }
 
     /// Writes what counts and is not durable, if nothing is in the way of that.
-    pub(super) fn write(&mut self, asks: &mut Asks, clock: &Clock, fx: &mut Vec<Effect>) {
-        let due = self.failing.as_ref().is_none_or(|failing| clock.reached(failing.retry_at));
-        if self.dirty && self.write.is_none() && self.read_only.is_none() && due {
+    pub(super) fn write(&mut self) {
+        let due = self.writer.failing.as_ref().is_none_or(|failing| self.clock.reached(failing.retry_at));
+        if self.writer.dirty && self.writer.write.is_none() && self.writer.read_only.is_none() && due {
             // What fails or is given up is due once more.
-            self.dirty = false;
-            self.submit(self.current.clone(), None, asks, clock, fx);
+            self.writer.dirty = false;
+            self.submit(self.records().clone(), None);
         }
     }
 
     /// The supervisor ends: what counts is written, whatever is under way before it.
-    pub(super) fn flush(&mut self, asks: &mut Asks, clock: &Clock, fx: &mut Vec<Effect>) {
-        if std::mem::take(&mut self.dirty) && self.read_only.is_none() {
-            self.submit(self.current.clone(), None, asks, clock, fx);
+    pub(super) fn flush(&mut self) {
+        if std::mem::take(&mut self.writer.dirty) && self.writer.read_only.is_none() {
+            self.submit(self.records().clone(), None);
         }
     }
 
-    /// The answer to the write; `None` if nothing was proposed.
-    pub(super) fn recorded(
-        &mut self,
-        result: Result<(), String>,
-        clock: &Clock,
-        fx: &mut Vec<Effect>,
-    ) -> Option<Outcome> {
-        let write = self.write.take()?;
+    /// The answer to the write.
+    pub(super) fn written(&mut self, result: Result<(), String>) {
+        let Some(write) = self.writer.write.take() else { return };
         if let Err(why) = result {
-            return self.failed(write, &why, clock, fx);
+            return self.write_failed(write, &why);
         }
-        self.failing = None;
-        self.saved = write.records;
-        let (proposal, mut records) = write.proposed?;
-        if self.overtaken {
-            return Some((proposal, Err("something else was decided meanwhile".to_owned())));
+        self.writer.failing = None;
+        self.writer.saved = write.records;
+        let Some((proposal, mut records)) = write.proposed else { return };
+        if self.writer.overtaken {
+            return self.recorded(proposal, Err("something else was decided meanwhile".to_owned()));
         }
-        keep_evidence(&self.current, &mut records);
-        self.current = records;
-        Some((proposal, Ok(())))
+        keep_evidence(&self.writer.current, &mut records);
+        self.writer.current = records;
+        self.recorded(proposal, Ok(()));
     }
 
     /// Either text may be on disk now: what counts is written back.
-    fn failed(&mut self, write: Write, why: &str, clock: &Clock, fx: &mut Vec<Effect>) -> Option<Outcome> {
-        let failures = self.failing.as_ref().map_or(0, |failing| failing.failures + 1);
-        let retry_at = clock.after(duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures));
-        self.dirty = true;
-        fx.push(Effect::Count(Counter::StoreError));
+    fn write_failed(&mut self, write: Write, why: &str) {
+        let failures = self.writer.failing.as_ref().map_or(0, |failing| failing.failures + 1);
+        let retry_at = self.clock.after(duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures));
+        self.writer.dirty = true;
+        self.count(Counter::StoreError);
         let why = format!("the store cannot be written: {why}");
-        if self.failure() != Some(&why) {
-            log(fx, Level::Warn, why.clone());
+        if self.writer.failure() != Some(&why) {
+            self.log(Level::Warn, why.clone());
         }
-        self.failing = Some(Failing { failures, retry_at, why: why.clone() });
-        write.proposed.map(|(proposal, _)| (proposal, Err(why)))
+        self.writer.failing = Some(Failing { failures, retry_at, why: why.clone() });
+        if let Some((proposal, _)) = write.proposed {
+            self.recorded(proposal, Err(why));
+        }
     }
 }
 

@@ -81,7 +81,7 @@ impl State {
     pub(super) fn is_reset_tried(&self) -> bool {
         let records = self.records();
         let is_open = records.reset.as_ref().is_some_and(|reset| reset.failed.is_none()) && records.pin.is_none();
-        is_open && self.process.starts() > 0 && self.is_local(self.running())
+        is_open && self.starts() > 0 && self.is_local(self.running())
     }
 
     /// The kubelet ended by itself, or while no worker watched it; the local files are tried, or this runs in their place.

@@ -10,13 +10,6 @@ use kubelet_config::digest::Digest;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Standby(Option<(Digest, KubeletId)>);
 
-impl Standby {
-    /// A start makes it the kubelet, or ends it.
-    pub(super) fn forget(&mut self) {
-        self.0 = None;
-    }
-}
-
 impl State {
     /// Whether the kubelet that judges this change may stand by.
     pub(super) fn afterwards(&mut self, rendered: &Rendered) -> Afterwards {
@@ -40,7 +33,7 @@ impl State {
             soon && starts && binary == self.process.kubelet_id()
         };
         if self.standby.0.as_ref().is_some_and(|standby| !is_wanted(standby)) {
-            self.standby.forget();
+            self.standby = Standby::default();
             self.effects.push(Effect::DiscardStandby);
         }
     }

@@ -9,7 +9,7 @@ use super::clock::Clock;
 use super::drift::Drift;
 use super::fallback::Fallback;
 use super::health::Health;
-use super::io::{Afterwards, Effect, Input, StoreRequest, Ticket, log};
+use super::io::{Afterwards, Answer, Effect, Input, StoreRequest, Ticket};
 use super::launch::Launch;
 use super::liveness::Liveness;
 use super::local_files::LocalFiles;
@@ -19,14 +19,13 @@ use super::policy::Policy;
 use super::process::Process;
 use super::proposal::{Commands, Proposal};
 use super::record_writer::RecordWriter;
-use super::records::{Phase, Records, RunningConfig, Version};
+use super::records::{Phase, Records, Version};
 use super::standby::Standby;
 use super::sync::ConfigSync;
 use super::trial::Trial;
 use super::versions::{Versions, is_same};
 use super::{Counter, Kubelet, Level, Run, Settings, events, limits};
 use kubelet_config::assignment::Assignment;
-use kubelet_config::status::SyncError;
 
 /// Everything the machine knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +41,7 @@ pub struct State {
     pub(super) reading: Reading,
     /// What the API server asks for, or the local files.
     pub(super) sync: ConfigSync,
-    /// The change under way.
+    /// The change under way. Where it is dropped its time is kept: it is found again.
     pub(super) change: Option<Change>,
     pub(super) pending: ChangeTimes,
     /// What changed in the store behind our back.
@@ -106,15 +105,10 @@ impl State {
     /// Takes one step.
     pub fn step(&mut self, input: Input, now: Moment) -> Vec<Effect> {
         self.advance(now);
-        if let Input::Loaded(_, id, _) = &input {
+        if let Input::Answer(_, Answer::Loaded(id, _)) = &input {
             self.process.note_kubelet(id.clone());
         }
-        match input.ticket().map(|ticket| self.asks.answered(ticket, self.clock.now)) {
-            None => self.note(input),
-            Some(Answered::InTime(asker)) => self.answer(asker, input),
-            Some(Answered::Late(asker, about)) => self.learn_late(asker, about, input),
-            Some(Answered::Unknown) => {}
-        }
+        self.note(input);
         while let Some((asker, answer)) = self.asks.unanswered(&self.clock) {
             self.answer(asker, answer);
         }
@@ -125,9 +119,10 @@ impl State {
         std::mem::take(&mut self.effects)
     }
 
-    /// What happened without our asking.
+    /// What happened.
     fn note(&mut self, input: Input) {
         match input {
+            Input::Answer(ticket, answer) => self.answered(ticket, answer),
             Input::Boot(beginning) => self.boot(beginning),
             Input::NodeName(name) => self.node_named(name),
             Input::PolicyChanged => self.policy_changed(),
@@ -160,64 +155,54 @@ impl State {
             Input::Shutdown => self.shutdown(),
             Input::Retire => self.retire(),
             Input::Tick => {}
-            // Answers, which have a ticket.
-            Input::RecordsRead(..)
-            | Input::Saved(..)
-            | Input::Loaded(..)
-            | Input::PreflightDone(..)
-            | Input::Recorded(..)
-            | Input::Verified(..)
-            | Input::StateFilesSwapped(..)
-            | Input::Probed(..)
-            | Input::LeaseObserved(..)
-            | Input::PodsObserved(..)
-            | Input::ConfigMapFetched(..)
-            | Input::EnvironmentObserved(..)
-            | Input::StreamsObserved(..) => {}
+        }
+    }
+
+    fn answered(&mut self, ticket: Ticket, answer: Answer) {
+        match self.asks.answered(ticket, self.clock.now) {
+            Answered::InTime(asker) => self.answer(asker, answer),
+            Answered::Late(asker, about) => self.learn_late(asker, about, answer),
+            Answered::Unknown => {}
         }
     }
 
     /// An answer, to the one who asked.
-    fn answer(&mut self, asker: Asker, answer: Input) {
+    fn answer(&mut self, asker: Asker, answer: Answer) {
         match (asker, answer) {
-            (Asker::Records, Input::RecordsRead(_, stored, id)) => self.records_read(*stored, id),
-            (Asker::Writer, Input::Recorded(_, result)) => {
-                if let Some((proposal, result)) = self.writer.recorded(result, &self.clock, &mut self.effects) {
-                    self.recorded(proposal, result);
-                }
-            }
-            (Asker::Drift, Input::Verified(_, found)) => self.verified(found),
-            (Asker::Policy, Input::Loaded(_, _, result)) => self.policy_judged(result),
-            (Asker::LocalFiles, Input::Loaded(_, _, result)) => self.local_files_read(result),
-            (Asker::Fallback, Input::Loaded(_, _, result)) => self.fallback_loaded(result),
-            (Asker::Start, Input::Loaded(_, _, result)) => self.next_loaded(result),
-            (Asker::Start, Input::PreflightDone(_, verdict)) => self.next_verdict(verdict),
-            (Asker::StateFiles, Input::StateFilesSwapped(_, result)) => self.state_files_swapped(result),
-            (Asker::Change, Input::Saved(_, result)) => self.checkpoint_saved(result),
-            (Asker::Change, Input::Loaded(_, _, result)) => self.change_loaded(result),
-            (Asker::Change, Input::PreflightDone(_, verdict)) => self.change_verdict(verdict),
-            (Asker::PreflightOnRequest, Input::ConfigMapFetched(_, result)) => self.config_map_fetched(result),
-            (Asker::PreflightOnRequest, Input::Loaded(_, _, result)) => self.unassigned_loaded(result),
-            (Asker::PreflightOnRequest, Input::PreflightDone(_, verdict)) => self.unassigned_judged(verdict),
-            (Asker::PreflightOnRequest, Input::EnvironmentObserved(_, found)) => self.unassigned_environment(found),
-            (Asker::PodsOnRequest, Input::PodsObserved(_, found)) => self.unassigned_pods(found),
-            (Asker::HungLoad, Input::Loaded(_, _, result)) => self.hung_loaded(&result),
-            (Asker::HungProbe, Input::Probed(_, is_ok)) => self.healthz_observed(is_ok),
-            (Asker::Observed(_), Input::Probed(_, is_ok)) => self.probed(is_ok),
-            (Asker::Observed(_), Input::LeaseObserved(_, lease)) => self.lease_observed(&lease),
-            (Asker::Observed(_), Input::PodsObserved(_, found)) => self.pods_observed(found),
-            (Asker::Observed(_), Input::EnvironmentObserved(_, found)) => self.environment_observed(found),
-            (Asker::Observed(_), Input::StreamsObserved(_, streams)) => self.streams_observed(streams),
+            (Asker::Records, Answer::RecordsRead(stored, id)) => self.records_read(*stored, id),
+            (Asker::Writer, Answer::Recorded(result)) => self.written(result),
+            (Asker::Drift, Answer::Verified(found)) => self.verified(found),
+            (Asker::Policy, Answer::Loaded(_, result)) => self.policy_judged(result),
+            (Asker::LocalFiles, Answer::Loaded(_, result)) => self.local_files_read(result),
+            (Asker::Fallback, Answer::Loaded(_, result)) => self.fallback_loaded(result),
+            (Asker::Start, Answer::Loaded(_, result)) => self.next_loaded(result),
+            (Asker::Start, Answer::PreflightDone(verdict)) => self.next_verdict(verdict),
+            (Asker::StateFiles, Answer::StateFilesSwapped(result)) => self.state_files_swapped(result),
+            (Asker::Change, Answer::Saved(result)) => self.checkpoint_saved(result),
+            (Asker::Change, Answer::Loaded(_, result)) => self.change_loaded(result),
+            (Asker::Change, Answer::PreflightDone(verdict)) => self.change_verdict(verdict),
+            (Asker::PreflightOnRequest, Answer::ConfigMapFetched(result)) => self.config_map_fetched(result),
+            (Asker::PreflightOnRequest, Answer::Loaded(_, result)) => self.unassigned_loaded(result),
+            (Asker::PreflightOnRequest, Answer::PreflightDone(verdict)) => self.unassigned_judged(verdict),
+            (Asker::PreflightOnRequest, Answer::EnvironmentObserved(found)) => self.unassigned_environment(found),
+            (Asker::PodsOnRequest, Answer::PodsObserved(found)) => self.unassigned_pods(found),
+            (Asker::HungLoad, Answer::Loaded(_, result)) => self.hung_loaded(&result),
+            (Asker::HungProbe, Answer::Probed(is_ok)) => self.healthz_observed(is_ok),
+            (Asker::Observed(_), Answer::Probed(is_ok)) => self.probed(is_ok),
+            (Asker::Observed(_), Answer::LeaseObserved(lease)) => self.lease_observed(&lease),
+            (Asker::Observed(_), Answer::PodsObserved(found)) => self.pods_observed(found),
+            (Asker::Observed(_), Answer::EnvironmentObserved(found)) => self.environment_observed(found),
+            (Asker::Observed(_), Answer::StreamsObserved(streams)) => self.streams_observed(streams),
             _ => {} // not what was asked for
         }
     }
 
     /// An answer that nobody waits for any more: a fact about a version.
-    fn learn_late(&mut self, asker: Asker, about: About, answer: Input) {
+    fn learn_late(&mut self, asker: Asker, about: About, answer: Answer) {
         match (about, answer) {
-            (About::Content(Some(version)), Input::Loaded(_, _, Ok(rendered))) => self.loaded_late(version, rendered),
-            (About::Content(None), Input::Loaded(_, _, Ok(rendered))) => self.local_loaded_late(asker, rendered),
-            (About::Verdict(content, kubelet), Input::PreflightDone(_, verdict)) => {
+            (About::Content(Some(version)), Answer::Loaded(_, Ok(rendered))) => self.loaded_late(version, rendered),
+            (About::Content(None), Answer::Loaded(_, Ok(rendered))) => self.local_loaded_late(asker, rendered),
+            (About::Verdict(content, kubelet), Answer::PreflightDone(verdict)) => {
                 self.judged_late(content, kubelet, verdict);
             }
             _ => {}
@@ -267,19 +252,14 @@ impl State {
     }
 
     fn tick_writer(&mut self) {
-        if *self.process.kubelet() == Kubelet::NotBegun {
-            return; // what is on record is not known yet
+        // What is on record is not known before.
+        if *self.kubelet() != Kubelet::NotBegun {
+            self.write();
         }
-        self.writer.write(&mut self.asks, &self.clock, &mut self.effects);
-    }
-
-    /// Has these records written; what follows is done by [`Self::recorded`].
-    pub(super) fn propose(&mut self, records: Records, proposal: Proposal) {
-        self.writer.propose(records, proposal, &mut self.asks, &self.clock, &mut self.effects);
     }
 
     /// A proposal is durable, or could not be recorded.
-    fn recorded(&mut self, proposal: Proposal, result: Result<(), String>) {
+    pub(super) fn recorded(&mut self, proposal: Proposal, result: Result<(), String>) {
         match proposal {
             Proposal::Switch | Proposal::Adopt | Proposal::Reset | Proposal::Reject => {
                 self.change_recorded(&proposal, result);
@@ -291,14 +271,15 @@ impl State {
         }
     }
 
-    /// Asks; the answer counts if it comes within that time.
-    pub(super) fn ask(&mut self, asker: Asker, patience: Duration, request: impl FnOnce(Ticket) -> Effect) {
-        self.effects.push(self.asks.ask(asker, &self.clock, patience, request));
-    }
-
     /// Told as an event of the Node, in the journal and in the history.
     pub(super) fn emit(&mut self, event: events::Event) {
         self.effects.push(Effect::Emit(event));
+    }
+
+    /// The same, with the kubelet's last lines.
+    pub(super) fn emit_with_log(&mut self, event: events::Event) {
+        let log_tail = self.last_log_lines(usize::MAX);
+        self.emit(events::Event { log_tail, ..event });
     }
 
     /// For the metrics.
@@ -308,23 +289,18 @@ impl State {
 
     /// A line for the journal.
     pub(super) fn log(&mut self, level: Level, text: impl Into<String>) {
-        log(&mut self.effects, level, text);
+        self.effects.push(Effect::Log(level, text.into()));
     }
 
-    /// Has the store load this.
-    pub(super) fn ask_load(&mut self, asker: Asker, target: LoadTarget, patience: Duration) {
-        let about = match &target {
-            LoadTarget::Local => Some(About::Content(None)),
-            LoadTarget::Source(source) => Some(About::Content(Some(Version::named(source.clone())))),
-            LoadTarget::Content(digest, source) => {
-                Some(About::Content(Some(Version { source: source.clone(), digest: Some(digest.clone()) })))
-            }
-            LoadTarget::DryRun(_) | LoadTarget::Unassigned(..) => None, // it cannot be started
+    /// Has the store load what can be started; without a version, the local configuration.
+    pub(super) fn ask_load(&mut self, asker: Asker, version: Option<Version>, patience: Duration) {
+        let target = match version.clone() {
+            None => LoadTarget::Local,
+            Some(Version { source, digest: Some(digest) }) => LoadTarget::Content(digest, source),
+            Some(Version { source, digest: None }) => LoadTarget::Source(source),
         };
         self.ask(asker, patience, |ticket| Effect::Store(StoreRequest::Load(ticket, target)));
-        if let Some(about) = about {
-            self.asks.note_about(asker, about);
-        }
+        self.asks.note_about(asker, About::Content(version));
     }
 
     /// Has the kubelet judge this.
@@ -348,70 +324,16 @@ impl State {
         }
     }
 
-    /// The records in force.
-    #[must_use]
-    pub fn records(&self) -> &Records {
-        self.writer.current()
-    }
-
-    /// The records as they are on disk, as far as is known.
-    #[must_use]
-    pub fn saved(&self) -> &Records {
-        self.writer.saved()
-    }
-
-    /// True if what counts has yet to be written, or was given up.
-    #[must_use]
-    pub fn is_unsaved(&self) -> bool {
-        self.writer.is_dirty()
-    }
-
     /// True once the record was read. Until then the assigned and the proven versions are not known.
     #[must_use]
     pub fn is_record_known(&self) -> bool {
-        self.writer.read_only().is_none() && *self.process.kubelet() != Kubelet::NotBegun
-    }
-
-    /// The kubelet's process.
-    #[must_use]
-    pub fn kubelet(&self) -> &Kubelet {
-        self.process.kubelet()
-    }
-
-    /// What runs, or ran last; `None` is the local configuration.
-    #[must_use]
-    pub fn active(&self) -> Option<&Version> {
-        self.process.active()
-    }
-
-    /// What the process was started with.
-    #[must_use]
-    pub fn running(&self) -> &RunningConfig {
-        self.process.running()
-    }
-
-    /// True once we are told to leave.
-    #[must_use]
-    pub fn is_leaving(&self) -> bool {
-        self.process.is_leaving()
-    }
-
-    /// Kubelet starts so far.
-    #[must_use]
-    pub fn starts(&self) -> u32 {
-        self.process.starts()
+        self.writer.read_only().is_none() && *self.kubelet() != Kubelet::NotBegun
     }
 
     /// Version of the kubelet binary, once it is known.
     #[must_use]
     pub fn kubelet_version(&self) -> Option<&str> {
         self.kubelet_version.as_deref()
-    }
-
-    /// Error of synchronisation, with the reason.
-    #[must_use]
-    pub fn sync_error(&self) -> Option<(SyncError, &str)> {
-        self.sync.error().map(|(error, why)| (*error, why.as_str()))
     }
 
     /// Error of the configuration that the status shows as assigned, or of what is to run in its place, with the reason. Of a

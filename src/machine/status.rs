@@ -11,7 +11,8 @@ use super::{Kubelet, State};
 use kubelet_config::duration::GoDuration;
 use kubelet_config::policy::PolicyState;
 use kubelet_config::status::{
-    Condition, ConditionReason, ConditionStatus, NodeConfigStatus, VERSION, WAITS_WHILE, config_source, cut, timestamp,
+    Condition, ConditionReason, ConditionStatus, NodeConfigStatus, VERSION, WAITS_WHILE, config_source, cut, name,
+    timestamp,
 };
 
 /// What the state amounts to.
@@ -61,18 +62,12 @@ fn condition(state: &State) -> Condition {
     } else if records.pin.is_some() {
         (ConditionStatus::Unknown, ConditionReason::Pinned, format!("An operator holds {active} until unpin"))
     } else if let Some(suspension) = state.suspended().filter(|_| state.is_on_trial()) {
-        (
-            ConditionStatus::Unknown,
-            ConditionReason::TrialSuspended,
-            format!("On trial, nobody is blamed for now: {}", suspension.message()),
-        )
+        let message = format!("On trial, nobody is blamed for now: {}", suspension.message());
+        (ConditionStatus::Unknown, ConditionReason::TrialSuspended, message)
     } else if state.confirm_left().is_some() {
         let at = confirm_by(state).map(|time| format!(" at {time}")).unwrap_or_default();
-        (
-            ConditionStatus::Unknown,
-            ConditionReason::AwaitsConfirmation,
-            format!("Healthy, and rolled back{at} unless somebody confirms {active}"),
-        )
+        let message = format!("Healthy, and rolled back{at} unless somebody confirms {active}");
+        (ConditionStatus::Unknown, ConditionReason::AwaitsConfirmation, message)
     } else if state.is_on_trial() {
         let until = trial_ends(state).map(|time| format!(" until {time}")).unwrap_or_default();
         let lacks: Vec<&str> = state.trial_lacks().into_iter().map(Signal::label).collect();
@@ -80,13 +75,10 @@ fn condition(state: &State) -> Condition {
             if lacks.is_empty() { String::new() } else { format!(", not healthy for want of {}", lacks.join(", ")) };
         (ConditionStatus::Unknown, ConditionReason::OnTrial, format!("On trial{until}{lacks}: {active}"))
     } else if let Some((source, at)) = state.scheduled() {
-        (
-            ConditionStatus::Unknown,
-            ConditionReason::Scheduled,
-            format!("Takes effect at {}: {source}", timestamp(at.wall_nanos)),
-        )
+        let message = format!("Takes effect at {}: {source}", timestamp(at.wall_nanos));
+        (ConditionStatus::Unknown, ConditionReason::Scheduled, message)
     } else if let Some(waiting) = state.waiting() {
-        let (source, why) = (waiting.name(), waiting.hold);
+        let (source, why) = (name(waiting.source), waiting.hold);
         let message = match waiting.until {
             Some(at) => {
                 format!("Takes effect at {} at the latest: {source}; it waits, {why}", timestamp(at.wall_nanos))
@@ -95,11 +87,8 @@ fn condition(state: &State) -> Condition {
         };
         (ConditionStatus::Unknown, ConditionReason::Scheduled, message)
     } else if records.frozen {
-        (
-            ConditionStatus::Unknown,
-            ConditionReason::Frozen,
-            format!("An operator lets no change in until thaw; {active} runs"),
-        )
+        let message = format!("An operator lets no change in until thaw; {active} runs");
+        (ConditionStatus::Unknown, ConditionReason::Frozen, message)
     } else if state.active().is_some() {
         (ConditionStatus::True, ConditionReason::LastKnownGood, format!("Proven: {active}"))
     } else {
@@ -187,10 +176,7 @@ fn trial_state(state: &State) -> (&'static str, Option<String>) {
             ("none", None)
         };
     }
-    let since = match state.kubelet() {
-        Kubelet::Running(run) => run.healthy_since,
-        _ => None,
-    };
+    let since = state.process.run().and_then(|run| run.healthy_since);
     ("running", since.map(|moment| timestamp(moment.wall_nanos)))
 }
 
@@ -214,15 +200,13 @@ pub fn summary(state: &State) -> String {
         Kubelet::Stopping => "stopping",
         _ => "down",
     };
-    let trial = state
-        .trial_remaining()
-        .map(|left| format!(", on trial for another {}", GoDuration(Duration::from_secs(left.as_secs()))));
+    let time = |seconds| GoDuration(Duration::from_secs(seconds));
+    let trial = state.trial_remaining().map(|left| format!(", on trial for another {}", time(left.as_secs())));
     let suspended = state.suspended().map(|suspension| format!(" (suspended: {})", suspension.message()));
-    let confirm =
-        state.confirm_left().map(|left| format!(", to be confirmed within {}", GoDuration(Duration::from_secs(left))));
+    let confirm = state.confirm_left().map(|left| format!(", to be confirmed within {}", time(left)));
     let scheduled =
         state.scheduled().map(|(source, at)| format!(", {source} takes effect at {}", timestamp(at.wall_nanos)));
-    let waiting = state.waiting().map(|waiting| format!(", {} waits while {}", waiting.name(), waiting.hold));
+    let waiting = state.waiting().map(|waiting| format!(", {} waits while {}", name(waiting.source), waiting.hold));
     let pinned = if state.saved().pin.is_some() { ", pinned" } else { "" };
     let frozen = if state.saved().frozen { ", frozen" } else { "" };
     let error = node_status(state).error.map(|error| format!("; {error}"));

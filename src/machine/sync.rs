@@ -77,10 +77,6 @@ impl ConfigSync {
         &self.node_name
     }
 
-    pub(super) fn error(&self) -> Option<&(SyncError, String)> {
-        self.error.as_ref()
-    }
-
     pub(super) fn annotations(&self) -> Option<(Option<&str>, Option<&str>)> {
         self.annotations.as_ref().map(|(retry, confirm)| (retry.as_deref(), confirm.as_deref()))
     }
@@ -169,6 +165,12 @@ impl ConfigSync {
 }
 
 impl State {
+    /// Error of synchronisation, with the reason.
+    #[must_use]
+    pub fn sync_error(&self) -> Option<(SyncError, &str)> {
+        self.sync.error.as_ref().map(|(error, why)| (*error, why.as_str()))
+    }
+
     pub(super) fn node_named(&mut self, name: String) {
         self.sync.node_name = name;
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::asks::{Asker, Observation};
-use super::evidence::{Baseline, FailedRun, Failure, FailureFamily, Query, Signal, Suspension};
+use super::evidence::{Baseline, FailedRun, Failure, FailureFamily, Signal, Suspension};
 use super::io::Effect;
 use super::model::{Moment, later};
 use super::proposal::Proposal;
@@ -56,12 +56,6 @@ struct PendingFailure {
 impl State {
     pub(super) fn has_recovered(&self) -> bool {
         self.trial.recovered
-    }
-
-    /// What runs has been healthy for so long that the cleared version may be tried again.
-    fn note_recovery(&mut self) {
-        self.trial.recovered = true;
-        self.reconsider();
     }
 
     /// Another decision: what was seen of the one before does not count.
@@ -141,9 +135,9 @@ impl State {
         let lived = run.map_or(Duration::ZERO, |run| self.clock.now.since(run.started));
         let run = FailedRun { lived, unstarted: run.is_none(), in_outage, lacked_contact, control_lacked_it: false };
         self.effects.push(Effect::ReadLogTail);
-        self.query(Query::Environment(self.runtime_socket()));
+        self.observe(Observation::Environment);
         if failure.family() == Some(FailureFamily::Contact) {
-            self.query(Query::Lease); // it may be back since it was asked for last
+            self.observe(Observation::Lease); // it may be back since it was asked for last
         }
         let until = self.clock.after(limits::QUERY_DEADLINE);
         self.trial.pending = Some(PendingFailure { failure, detail, run, until });
@@ -163,7 +157,7 @@ impl State {
     /// Judges the pending failure by what is known now.
     fn resolve_failure(&mut self) {
         let Some(PendingFailure { failure, detail, run: failed, .. }) = self.trial.pending.take() else { return };
-        let dead = matches!(self.process.kubelet(), Kubelet::Waiting { .. });
+        let dead = matches!(self.kubelet(), Kubelet::Waiting { .. });
         let (failure, detail) = self.runtime_given_up().unwrap_or((failure, detail));
         // An exit is put to the control test in an outage of the API server as well: last known good then ends alike, or not.
         let is_tested = |suspension| match suspension {
@@ -190,7 +184,10 @@ impl State {
         match self.records().phase.clone() {
             Phase::Trial(_) | Phase::AwaitingConfirmation(..) if self.is_judged() => {
                 let exits = self.count_exit(dead);
-                self.note_failed_run(failed);
+                if let Some(attempt) = self.writer.attempt_mut() {
+                    let lacked_contact = failed.lacked_contact || attempt.failed.lacked_contact;
+                    attempt.failed = FailedRun { lacked_contact, ..failed };
+                }
                 if dead && failure == Failure::Exits && exits < limits::TRIAL_EXITS {
                     return self.wait_for_restart();
                 }
@@ -212,13 +209,6 @@ impl State {
         }
         if dead {
             self.wait_for_restart();
-        }
-    }
-
-    fn note_failed_run(&mut self, failed: FailedRun) {
-        if let Some(attempt) = self.writer.attempt_mut() {
-            let lacked_contact = failed.lacked_contact || attempt.failed.lacked_contact;
-            attempt.failed = FailedRun { lacked_contact, ..failed };
         }
     }
 
@@ -393,12 +383,6 @@ impl State {
         };
         let lasts = |since: &Moment| self.clock.now.since(*since) >= self.settings.start_timeout;
         run.bad.iter().filter(|(_, since)| lasts(since)).map(|(signal, _)| *signal).collect()
-    }
-
-    /// True while a trial's clock runs.
-    #[must_use]
-    pub(crate) fn is_counting(&self) -> bool {
-        self.trial_ends().is_some()
     }
 }
 

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
 use super::evidence::Failure;
-use super::model::{ConfigError, KubeletId, LoadTarget, Moment, Rendered, Verdict};
+use super::model::{ConfigError, KubeletId, Moment, Rendered, Verdict};
 use super::{State, limits};
 use kubelet_config::digest::Digest;
 use kubelet_config::duration;
@@ -45,15 +45,6 @@ impl Version {
     #[must_use]
     pub fn named(source: Source) -> Self {
         Self { source, digest: None }
-    }
-
-    /// What is loaded for a version; none is the local configuration.
-    pub(super) fn load_target(version: Option<&Self>) -> LoadTarget {
-        match version {
-            None => LoadTarget::Local,
-            Some(Self { source, digest: Some(digest) }) => LoadTarget::Content(digest.clone(), source.clone()),
-            Some(Self { source, digest: None }) => LoadTarget::Source(source.clone()),
-        }
     }
 
     /// What people are told; without a version, that it is the local configuration.
@@ -389,16 +380,6 @@ impl Versions {
     fn unjudged(&self, content: &Digest, kubelet: &KubeletId) -> Option<&Unjudged> {
         self.unjudged.iter().find(|known| (&known.content, &known.kubelet) == (content, kubelet))
     }
-
-    /// True if this binary was asked, and gave no verdict: to ask again would only lengthen the outage.
-    pub(super) fn is_unjudged(&self, content: &Digest, kubelet: &KubeletId) -> bool {
-        self.unjudged(content, kubelet).is_some_and(|known| known.refused.is_none())
-    }
-
-    /// What this binary refuses it for, as it said after its time.
-    pub(super) fn refused_late(&self, content: &Digest, kubelet: &KubeletId) -> Option<&(ConfigError, String)> {
-        self.unjudged(content, kubelet)?.refused.as_ref()
-    }
 }
 
 impl State {
@@ -434,7 +415,8 @@ impl State {
     pub(super) fn is_accepted(&self, content: &Digest) -> bool {
         let id = self.process.kubelet_id();
         let is_valid = self.records().accepted.iter().any(|(known, of)| known == content && of == id);
-        is_valid || self.versions.is_unjudged(content, id)
+        // To ask again what it gave no verdict on would only lengthen the outage.
+        is_valid || self.versions.unjudged(content, id).is_some_and(|known| known.refused.is_none())
     }
 
     /// Written down with the next record.
@@ -461,6 +443,6 @@ impl State {
 
     /// What the binary that is started next refuses this for, as it said after its time.
     pub(super) fn refused_late(&self, content: &Digest) -> Option<(ConfigError, String)> {
-        self.versions.refused_late(content, self.process.kubelet_id()).cloned()
+        self.versions.unjudged(content, self.process.kubelet_id())?.refused.clone()
     }
 }

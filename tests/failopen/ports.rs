@@ -11,7 +11,7 @@ use kubelet_supervisor::adapters::kubelet_process::{KubeletProcess, MonitorLink}
 use kubelet_supervisor::adapters::store_thread::StoreThread;
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation};
 use kubelet_supervisor::machine::model::{Rendered, RunId, Verdict};
-use kubelet_supervisor::machine::{Counter, Input, Level, State, Ticket};
+use kubelet_supervisor::machine::{Answer, Counter, Input, Level, State, Ticket};
 use kubelet_supervisor::monitor::wire::Request;
 use kubelet_supervisor::ports::{
     self, Cluster, ClusterQuery, ClusterRequest, Host, Kubelet, Notifier, Preflight, Probe, Store, StoreRequest,
@@ -94,7 +94,7 @@ impl Kubelet for Faulty {
 
 impl Preflight for Faulty {
     fn judge(&mut self, ticket: Ticket, _candidate: &Rendered) {
-        self.reply("preflight.judge", Input::PreflightDone(ticket, Verdict::Valid(Vec::new())));
+        self.reply("preflight.judge", Input::Answer(ticket, Answer::PreflightDone(Verdict::Valid(Vec::new()))));
     }
     fn self_test(&mut self) {
         self.reply("preflight.self_test", Input::KubeletVersion("v1.20.2".to_owned()));
@@ -103,17 +103,17 @@ impl Preflight for Faulty {
 
 impl Probe for Faulty {
     fn probe(&mut self, ticket: Ticket, _target: &HealthzTarget) {
-        self.reply("probe.probe", Input::Probed(ticket, self.healthz.load(SeqCst)));
+        self.reply("probe.probe", Input::Answer(ticket, Answer::Probed(self.healthz.load(SeqCst))));
     }
 }
 
 impl Host for Faulty {
     fn observe(&mut self, ticket: Ticket, _runtime: Option<&str>) {
         let environment = Environment { runtime: Some(true), ..Environment::default() };
-        self.reply("host.observe", Input::EnvironmentObserved(ticket, environment));
+        self.reply("host.observe", Input::Answer(ticket, Answer::EnvironmentObserved(environment)));
     }
     fn observe_streams(&mut self, ticket: Ticket, _pid: u32, _runtime: Option<&str>) {
-        self.reply("host.observe_streams", Input::StreamsObserved(ticket, None));
+        self.reply("host.observe_streams", Input::Answer(ticket, Answer::StreamsObserved(None)));
     }
 }
 
@@ -124,13 +124,19 @@ impl Cluster for Faulty {
             ClusterRequest::Publish(status) => self.tell(&status),
             ClusterRequest::Emit(entry) => self.reply("cluster.emit", Input::Reported(entry.number)),
             ClusterRequest::Query(ClusterQuery::Lease(ticket)) => {
-                self.reply("cluster.observe_lease", Input::LeaseObserved(ticket, LeaseObservation::Absent));
+                self.reply(
+                    "cluster.observe_lease",
+                    Input::Answer(ticket, Answer::LeaseObserved(LeaseObservation::Absent)),
+                );
             }
             ClusterRequest::Query(ClusterQuery::Pods(ticket)) => {
-                self.reply("cluster.observe_pods", Input::PodsObserved(ticket, None));
+                self.reply("cluster.observe_pods", Input::Answer(ticket, Answer::PodsObserved(None)));
             }
             ClusterRequest::Query(ClusterQuery::ConfigMap(ticket, map)) => {
-                self.reply("cluster.fetch", Input::ConfigMapFetched(ticket, Ok(Arc::new(payload(&map.name)))));
+                self.reply(
+                    "cluster.fetch",
+                    Input::Answer(ticket, Answer::ConfigMapFetched(Ok(Arc::new(payload(&map.name))))),
+                );
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kubelet_supervisor::machine::model::{
     Beginning, Exit, KubeletId, Moment, Rendered, RunId, StartedKubelet, StateFilesFound, Verdict,
 };
-use kubelet_supervisor::machine::{Effect, Input, Settings, State, StoreRequest, Stored};
+use kubelet_supervisor::machine::{Answer, Effect, Input, Settings, State, StoreRequest, Stored};
 
 /// Begins with these records.
 pub(crate) fn boot(stored: &Stored) {
@@ -52,16 +52,18 @@ impl FakeHost<'_> {
         match effect {
             Effect::Store(StoreRequest::ReadRecords(ticket)) => {
                 let stored = self.stored.cloned().unwrap_or_else(Stored::empty);
-                Some(Input::RecordsRead(*ticket, Box::new(stored), kubelet()))
+                Some(Input::Answer(*ticket, Answer::RecordsRead(Box::new(stored), kubelet())))
             }
             Effect::Store(StoreRequest::Load(ticket, _)) => {
-                Some(Input::Loaded(*ticket, kubelet(), Ok(Rendered::default())))
+                Some(Input::Answer(*ticket, Answer::Loaded(kubelet(), Ok(Rendered::default()))))
             }
-            Effect::Store(StoreRequest::Record(ticket, _)) => Some(Input::Recorded(*ticket, Ok(()))),
+            Effect::Store(StoreRequest::Record(ticket, _)) => Some(Input::Answer(*ticket, Answer::Recorded(Ok(())))),
             Effect::Store(StoreRequest::SwapStateFiles(ticket, _)) => {
-                Some(Input::StateFilesSwapped(*ticket, Ok(StateFilesFound::InOrder)))
+                Some(Input::Answer(*ticket, Answer::StateFilesSwapped(Ok(StateFilesFound::InOrder))))
             }
-            Effect::Preflight(ticket, ..) => Some(Input::PreflightDone(*ticket, Verdict::Valid(Vec::new()))),
+            Effect::Preflight(ticket, ..) => {
+                Some(Input::Answer(*ticket, Answer::PreflightDone(Verdict::Valid(Vec::new()))))
+            }
             Effect::Start(..) => {
                 self.started = true;
                 Some(Input::Started(Ok(StartedKubelet {

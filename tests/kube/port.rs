@@ -6,9 +6,9 @@ use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
 use kubelet_supervisor::adapters::kube::{KubeCluster, KubeconfigAccess};
 use kubelet_supervisor::adapters::metrics::Metrics;
-use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::{LeaseObservation, NodeReadiness};
 use kubelet_supervisor::machine::history::HistoryEntry;
+use kubelet_supervisor::machine::{Answer, Input};
 use kubelet_supervisor::ports::{Cluster as _, ClusterQuery, ClusterRequest};
 use serde_json::json;
 use testkit::api_server::{ApiServer, Fault, FaultKind, Verb};
@@ -61,7 +61,7 @@ impl Bench {
     async fn lease(&mut self) -> LeaseObservation {
         self.cluster.submit(ClusterRequest::Query(ClusterQuery::Lease(7)));
         match self.answer().await {
-            Input::LeaseObserved(7, sight) => sight,
+            Input::Answer(7, Answer::LeaseObserved(sight)) => sight,
             other => panic!("{other:?}"),
         }
     }
@@ -69,7 +69,7 @@ impl Bench {
     async fn pods(&mut self) -> Option<PodInventory> {
         self.cluster.submit(ClusterRequest::Query(ClusterQuery::Pods(8)));
         match self.answer().await {
-            Input::PodsObserved(8, inventory) => inventory,
+            Input::Answer(8, Answer::PodsObserved(inventory)) => inventory,
             other => panic!("{other:?}"),
         }
     }

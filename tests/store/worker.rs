@@ -15,10 +15,10 @@ use kubelet_config::source::{Merge, Source};
 use kubelet_supervisor::adapters::fsx::Disk;
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::daemon::store_worker::StoreWorker;
-use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{KubeletId, LoadTarget, RenderError, Rendered, StateFiles, StateFilesFound};
 use kubelet_supervisor::machine::records::{Attempt, Phase, RecordFile, Records, Stored, Version};
+use kubelet_supervisor::machine::{Answer, Input};
 use kubelet_supervisor::ports::{Local, LocalError, StoreRequest};
 use testkit::sim::disk::{Fault, Plan, SimDisk};
 use testkit::sim::world::ROOT;
@@ -70,12 +70,12 @@ fn one(answers: Vec<Input>) -> Input {
 
 fn save<D: Disk>(worker: &mut StoreWorker<D, OwnFiles>, source: &Source, text: &str) {
     let request = StoreRequest::Save(1, source.clone(), Arc::new(payload(source, text)));
-    assert_eq!(worker.serve(request), [Input::Saved(1, Ok(()))]);
+    assert_eq!(worker.serve(request), [Input::Answer(1, Answer::Saved(Ok(())))]);
 }
 
 fn load<D: Disk>(worker: &mut StoreWorker<D, OwnFiles>, target: LoadTarget) -> Result<Rendered, RenderError> {
     match one(worker.serve(StoreRequest::Load(7, target))) {
-        Input::Loaded(7, kubelet, result) if kubelet.0 == "/usr/bin/kubelet:1" => result,
+        Input::Answer(7, Answer::Loaded(kubelet, result)) if kubelet.0 == "/usr/bin/kubelet:1" => result,
         other => panic!("{other:?}"),
     }
 }
@@ -280,9 +280,9 @@ fn records_are_answered_and_a_standalone_kubelet_has_none() {
     let (disk, local) = (SimDisk::default(), own_files());
     let records = Box::new(Records { frozen: true, ..Records::default() });
     let mut first = worker(disk.clone(), &local, &[]);
-    assert_eq!(first.serve(StoreRequest::Record(3, records.clone())), [Input::Recorded(3, Ok(()))]);
+    assert_eq!(first.serve(StoreRequest::Record(3, records.clone())), [Input::Answer(3, Answer::Recorded(Ok(())))]);
     let read = |worker: &mut StoreWorker<SimDisk, OwnFiles>| match one(worker.serve(StoreRequest::ReadRecords(4))) {
-        Input::RecordsRead(4, stored, kubelet) if kubelet == local.kubelet_id() => *stored,
+        Input::Answer(4, Answer::RecordsRead(stored, kubelet)) if kubelet == local.kubelet_id() => *stored,
         other => panic!("{other:?}"),
     };
     let stored = Stored { state: RecordFile::Read(records), ..Stored::empty() };
@@ -292,14 +292,14 @@ fn records_are_answered_and_a_standalone_kubelet_has_none() {
     standalone.standalone = true;
     assert_eq!(read(&mut standalone), Stored::empty());
     // Its command line may be a mistake: what is on the disk stays.
-    assert_eq!(standalone.serve(StoreRequest::Record(6, Box::default())), [Input::Recorded(6, Ok(()))]);
+    assert_eq!(standalone.serve(StoreRequest::Record(6, Box::default())), [Input::Answer(6, Answer::Recorded(Ok(())))]);
     assert_eq!(standalone.serve(StoreRequest::Collect(BTreeSet::new(), BTreeSet::new())), []);
     // It may follow its local files.
     assert_eq!(read(&mut StoreWorker::new(store(), local.clone(), KubeletArgs::parse(&[]))), stored);
 
     disk.plan(Plan { fault: Fault::Full, at: 0, once: false });
     let answer = first.serve(StoreRequest::Record(5, Box::default()));
-    assert!(matches!(answer[..], [Input::Recorded(5, Err(_))]), "{answer:?}");
+    assert!(matches!(answer[..], [Input::Answer(5, Answer::Recorded(Err(_)))]), "{answer:?}");
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn state_files_and_collection() {
         let files = StateFiles { policy, until, ..StateFiles::default() };
         assert_eq!(
             worker.serve(StoreRequest::SwapStateFiles(9, files)),
-            [Input::StateFilesSwapped(9, Ok(StateFilesFound::InOrder))]
+            [Input::Answer(9, Answer::StateFilesSwapped(Ok(StateFilesFound::InOrder)))]
         );
         assert_eq!(disk.peek(Path::new("/var/lib/other/cpu_manager_state")).as_deref(), found);
     }
@@ -390,7 +390,7 @@ fn change(worker: &mut StoreWorker<Counted, OwnFiles>, n: u32, proven: Option<&V
         phase: Phase::Trial(Attempt::new(version.clone())),
         ..Records::default()
     };
-    assert_eq!(worker.serve(StoreRequest::Record(2, Box::new(records))), [Input::Recorded(2, Ok(()))]);
+    assert_eq!(worker.serve(StoreRequest::Record(2, Box::new(records))), [Input::Answer(2, Answer::Recorded(Ok(())))]);
     load(worker, LoadTarget::Content(rendered.digest, source)).unwrap();
     event(worker);
     version

@@ -6,7 +6,7 @@ macro_rules! named {
     (
         $(#[$attribute:meta])*
         $visible:vis enum $name:ident by $method:ident {
-            $($(#[$of_variant:meta])* $variant:ident = $text:literal,)+
+            $($(#[$of_variant:meta])* $variant:ident = $text:expr,)+
         }
     ) => {
         $(#[$attribute])*

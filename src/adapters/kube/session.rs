@@ -15,7 +15,7 @@ use super::types::{ConfigMapView, NodeView};
 use super::watch::{ConfigMapWatch, ObjectWatch, WatchEvent};
 use super::{decode, requests};
 use crate::machine::history::HistoryEntry;
-use crate::machine::{FetchError, Input};
+use crate::machine::{Answer, FetchError, Input};
 use crate::ports::{ClusterQuery, ClusterRequest};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::NodeSummary;
@@ -125,13 +125,13 @@ impl Session<'_> {
         tokio::spawn(async move {
             let _ = inputs.send(match query {
                 ClusterQuery::Lease(ticket) => {
-                    Input::LeaseObserved(ticket, requests::observe_lease(client, &signals, name).await)
+                    Input::Answer(ticket, Answer::LeaseObserved(requests::observe_lease(client, &signals, name).await))
                 }
                 ClusterQuery::ConfigMap(ticket, map) => {
-                    Input::ConfigMapFetched(ticket, requests::fetch(client, &signals, map).await)
+                    Input::Answer(ticket, Answer::ConfigMapFetched(requests::fetch(client, &signals, map).await))
                 }
                 ClusterQuery::Pods(ticket) => {
-                    Input::PodsObserved(ticket, requests::observe_pods(client, name, node).await)
+                    Input::Answer(ticket, Answer::PodsObserved(requests::observe_pods(client, name, node).await))
                 }
             });
         });

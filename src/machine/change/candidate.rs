@@ -45,7 +45,8 @@ impl State {
         if let Some(unusable) = self.versions.unusable(&version).filter(|unusable| !self.clock.reached(unusable.until))
         {
             let (why, until) = (unusable.why.clone(), unusable.until);
-            return self.put_off_change(why, until);
+            self.change = None; // it could not be started a while ago: that is not tried again before its time
+            return self.postpone_until(why, until);
         }
         if let Err(why) = confirm_within.and(self.courtesy(&rendered.annotations)) {
             return self.reject(&Version::named(version.source), ConfigError::Load, &why);
@@ -72,8 +73,8 @@ impl State {
             // Not against its content, which is the same once a field stands no longer twice.
             return self.reject(&Version::named(version.source), ConfigError::Load, &why);
         }
-        if self.refuse_hazards(&version.source, &rendered) {
-            return;
+        if let Some((classes, why)) = self.refused_hazards(&rendered) {
+            return self.refuse(classes, &version.source, &rendered, None, &why);
         }
         if self.is_accepted(&rendered.digest) {
             self.accepted(rendered);
@@ -105,7 +106,7 @@ impl State {
                 let moved = attempt.confirm_within != confirm_within;
                 attempt.version = version.clone();
                 (attempt.confirm_within, attempt.accepts_lost_pods) = (confirm_within, accepts_lost_pods);
-                attempt.signed_by(&rendered.admission);
+                attempt.signed.clone_from(&rendered.admission.signed);
                 if moved {
                     attempt.extended = None;
                 }
@@ -120,16 +121,15 @@ impl State {
             // What waits for better times goes on waiting.
             Phase::RetryLater(attempt, _) if waits => {
                 attempt.version = version.clone();
-                attempt.signed_by(&rendered.admission);
+                attempt.signed.clone_from(&rendered.admission.signed);
             }
             // Last known good is on test, under whatever name: that is about the version that failed.
             Phase::ControlTest(..) if proven => {}
             phase if proven => *phase = Phase::Settled,
             phase => {
-                let mut attempt =
-                    Attempt { accepts_lost_pods, confirm_within, tries: 1, ..Attempt::new(version.clone()) };
-                attempt.signed_by(&rendered.admission);
-                *phase = Phase::Trial(attempt);
+                let (version, signed) = (version.clone(), rendered.admission.signed.clone());
+                let known = Attempt { accepts_lost_pods, confirm_within, tries: 1, signed, ..Attempt::new(version) };
+                *phase = Phase::Trial(known);
             }
         }
         if proven {
@@ -138,8 +138,8 @@ impl State {
         records.bad.admit(&version.source);
         records.assigned = Some(version.clone());
         if self.running().digest.as_ref() == Some(&rendered.digest) {
-            self.process.set_shadowed(rendered.shadowed);
-            self.process.set_signed(rendered.admission.signed);
+            let running = self.process.running_mut();
+            (running.shadowed, running.signed) = (rendered.shadowed, rendered.admission.signed);
         }
         if records == *self.records() {
             return self.end_change(&version.source);
@@ -154,10 +154,8 @@ impl State {
         let before = records.phase.attempt().filter(|_| !matches!(records.phase, Phase::ControlTest(..))).cloned();
         let retried = before.as_ref().filter(|before| before.version.has_content(&rendered.digest));
         let trying = before.as_ref().filter(|_| records.phase.trial().is_some() && self.is_on_trial());
-        let mut contact_expected = [retried, trying]
-            .into_iter()
-            .flatten()
-            .any(|attempt| attempt.contact_expected || attempt.baseline.as_ref().is_some_and(tells_of_contact));
+        let had_contact = |it: &Attempt| it.contact_expected || it.baseline.as_ref().is_some_and(tells_of_contact);
+        let mut contact_expected = retried.into_iter().chain(trying).any(had_contact);
         let pods = self.inventory_of_change().map(|inventory| inventory.pods.iter());
         let lost_anyway = self.lost_to_any_restart(rendered);
         let is_judged_by = |pod: &&PodSummary| pod.is_live() && !lost_anyway.contains(&pod.name);
@@ -236,31 +234,30 @@ impl State {
         self.handled(assigned.map(|version| &version.source));
         match (proposal, assigned) {
             (Proposal::Reject, Some(version)) => {
-                self.forget_applying();
-                if let Some((detail, by_policy)) = self.bad_version(version).map(|it| (it.detail.clone(), it.by_policy))
-                {
-                    self.emit(events::rejected(&version.source, &detail));
-                    self.effects.extend(by_policy.then_some(Effect::Count(Counter::PolicyRefused)));
+                self.pending.applying_since = None;
+                if let Some(bad) = self.bad_version(version).cloned() {
+                    self.emit(events::rejected(&version.source, &bad.detail));
+                    self.effects.extend(bad.by_policy.then_some(Effect::Count(Counter::PolicyRefused)));
                 }
                 let hazards = change.into_iter().flat_map(|change| change.hazards);
                 self.effects.extend(hazards.map(|class| Effect::Count(Counter::HazardRefused(class))));
             }
             (Proposal::Adopt, Some(version)) => {
-                self.forget_applying();
+                self.pending.applying_since = None;
                 if self.active() != Some(version) && !matches!(records.phase, Phase::RetryLater(..)) {
                     self.emit(events::adopted(&version.source));
                     self.count(Counter::Adoption);
                 }
             }
             (Proposal::Switch, _) => {
-                self.forget_wait();
+                self.pending.wait = None;
                 if records.phase.attempt().is_none_or(|attempt| attempt.clearances == 0) {
                     self.liveness.forget_restarts();
                 }
                 // The way back may lead there: a file that says the same as the version is nothing to go back to.
                 self.forget_local();
             }
-            (Proposal::Reset, _) => self.forget_wait(),
+            (Proposal::Reset, _) => self.pending.wait = None,
             _ => {}
         }
         if *proposal != Proposal::Adopt {

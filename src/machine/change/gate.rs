@@ -22,13 +22,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::impact::pods_lost;
 use super::wait::{Inquiry, Wait, Waiting};
 use super::{Change, Stage};
 use crate::machine::asks::Observation;
-use crate::machine::evidence::{Baseline, Hold, NodePressure, Query, Signal};
+use crate::machine::evidence::{Baseline, Hold, NodePressure, Signal};
 use crate::machine::model::{Moment, Rendered, later};
 use crate::machine::records::Version;
 use crate::machine::{Level, Run, State, events, limits, parse_courtesy};
@@ -125,7 +123,8 @@ impl State {
         // Of a local file that cannot be read, nobody knows that it would change anything.
         let is_unknown = before.is_null() && !rendered.effective.is_null();
         let by_flag = self.running().ignores_eviction != rendered.ignores_eviction;
-        if is_unknown || unproven || accepted || by_flag || changes_pressure(before, &rendered.effective) {
+        let by_field = PRESSURE_FIELDS.iter().any(|field| before.get(field) != rendered.effective.get(field));
+        if is_unknown || unproven || accepted || by_flag || by_field {
             return BTreeSet::new();
         }
         self.health.pressure()
@@ -153,20 +152,9 @@ impl State {
     }
 
     fn ask_node(&mut self, wanted: &[Observation]) {
-        let healthz = self.running().healthz.clone().filter(|_| self.is_ready());
-        let (runtime, pid) = (self.runtime_socket(), self.pid());
-        let mut asked = BTreeSet::new();
-        for observation in wanted.iter().copied() {
-            match (observation, &healthz, pid) {
-                (Observation::Healthz, Some(target), _) => self.probe(target.clone()),
-                (Observation::Environment, ..) => self.query(Query::Environment(runtime.clone())),
-                (Observation::Lease, ..) => self.query(Query::Lease),
-                (Observation::Pods, ..) => self.query(Query::Pods),
-                (Observation::Streams, _, Some(pid)) => self.query(Query::Streams(pid, runtime.clone())),
-                (Observation::Healthz | Observation::Streams, ..) => continue,
-            }
-            asked.insert(observation);
-        }
+        let is_ready = self.is_ready();
+        let wanted = wanted.iter().copied().filter(|it| *it != Observation::Healthz || is_ready);
+        let asked = wanted.filter(|observation| self.observe(*observation)).collect();
         let (now, answers_by) = (self.clock.now, self.clock.after(limits::BASELINE));
         if let Some(inquiry) = self.inquiry_mut() {
             (inquiry.asked_at, inquiry.unanswered, inquiry.asked_everything) = (Some(now), asked, false);
@@ -175,15 +163,11 @@ impl State {
     }
 
     /// An answer, and what it shows to be good. A question that has none by its time has no good answer.
-    pub(in crate::machine) fn note_baseline<const N: usize>(
-        &mut self,
-        observation: Observation,
-        signals: [(Signal, bool); N],
-    ) {
+    pub(in crate::machine) fn note_baseline(&mut self, observation: Observation, signals: &[(Signal, bool)]) {
         if let Some(inquiry) = self.inquiry_mut()
             && inquiry.unanswered.remove(&observation)
         {
-            inquiry.good.extend(signals.into_iter().filter(|(_, good)| *good).map(|(signal, _)| signal));
+            inquiry.good.extend(signals.iter().filter(|(_, good)| *good).map(|(signal, _)| *signal));
         }
     }
 
@@ -244,19 +228,7 @@ impl State {
     pub(super) fn wait_of(&mut self, source: Option<&Source>) -> &mut Wait {
         let first_seen = self.clock.now;
         self.pending.wait.take_if(|wait| wait.source.as_ref() != source);
-        self.pending.wait.get_or_insert_with(|| Wait {
-            source: source.cloned(),
-            first_seen,
-            missed_turn: false,
-            courtesy_since: None,
-            told_of: BTreeSet::new(),
-            inquiry: Inquiry::default(),
-        })
-    }
-
-    /// The version is switched to, or not asked for any more: if it is ever taken up again, it waits anew.
-    pub(super) fn forget_wait(&mut self) {
-        self.pending.wait = None;
+        self.pending.wait.get_or_insert_with(|| Wait { source: source.cloned(), first_seen, ..Wait::default() })
     }
 
     /// What is known of the node for the change that is at the gate.
@@ -295,8 +267,4 @@ impl State {
         }
         Some(Waiting { source: source.as_ref(), hold: inquiry.hold.as_ref()?, until: inquiry.until })
     }
-}
-
-fn changes_pressure(before: &Value, after: &Value) -> bool {
-    PRESSURE_FIELDS.iter().any(|field| before.get(field) != after.get(field))
 }

@@ -39,21 +39,6 @@ impl State {
         (refuses && !is_proven && !messages.is_empty()).then(|| schema::refusal_by(whom, &messages))
     }
 
-    /// Refuses the change if it must not be made on a live node and nobody accepted that.
-    pub(super) fn refuse_hazards(&mut self, source: &Source, rendered: &Rendered) -> bool {
-        let Some((classes, why)) = self.refused_hazards(rendered) else { return false };
-        self.refuse(classes, source, rendered, None, &why);
-        true
-    }
-
-    /// The same if it would cost pods. Once refused it is not weighed again: its pods may go at any time.
-    pub(super) fn refuse_impact(&mut self, source: &Source, rendered: &Rendered, impacts: &[Impact]) -> bool {
-        let Some((_, why)) = refused_impact(impacts, rendered) else { return false };
-        let stood_for = Some(rendered.digest.clone());
-        self.refuse(BTreeSet::from([HazardClass::Pods]), source, rendered, stood_for, &why);
-        true
-    }
-
     /// Tells what a restart costs although nothing refuses it, and that it is not known where pods could not be listed.
     pub(super) fn tell_cost(&mut self, source: Option<&Source>, told: Option<String>, rendered: &Rendered) {
         let unlisted = self.settings.api_server && self.inventory_of_change().is_none() && !self.is_way_back(rendered);
@@ -71,7 +56,7 @@ impl State {
     }
 
     /// Held against this version, not its content: an acknowledgement changes only the former.
-    fn refuse(
+    pub(super) fn refuse(
         &mut self,
         classes: BTreeSet<HazardClass>,
         source: &Source,
@@ -91,6 +76,7 @@ impl State {
         self.reject_as(BadVersion { stood_for, ..bad });
     }
 
+    /// Why the change must not be made on a live node, where nobody accepted that.
     pub(in crate::machine) fn refused_hazards(&self, rendered: &Rendered) -> Option<(BTreeSet<HazardClass>, String)> {
         if self.is_way_back(rendered) {
             return None;

@@ -10,10 +10,9 @@ use crate::machine::model::{Moment, later};
 use kubelet_config::duration::backoff;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::source::Source;
-use kubelet_config::status;
 
 /// The wait of a version, which a kubelet that dies or an operator's freeze does not begin anew.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wait {
     /// None: the local configuration.
     pub(super) source: Option<Source>,
@@ -86,12 +85,4 @@ pub struct Waiting<'a> {
     pub hold: &'a Hold,
     /// It waits no longer than this; `None`: as long as it takes.
     pub until: Option<Moment>,
-}
-
-impl Waiting<'_> {
-    /// What waits, as people are told.
-    #[must_use]
-    pub fn name(&self) -> String {
-        status::name(self.source)
-    }
 }

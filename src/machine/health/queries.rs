@@ -4,7 +4,6 @@ use crate::machine::asks::{Asker, Observation};
 use crate::machine::evidence::{Query, Signal, Suspension};
 use crate::machine::io::Effect;
 use crate::machine::{State, limits};
-use kubelet_config::rendering::HealthzTarget;
 use std::time::Duration;
 
 impl State {
@@ -48,29 +47,27 @@ impl State {
         if self.is_observing() { !silent.any(was_good) } else { !self.liveness.is_unresponsive() }
     }
 
-    /// Asks the kubelet's healthz.
-    pub(in crate::machine) fn probe(&mut self, target: HealthzTarget) {
-        let ticket = self.asks.ask_for_ever(Asker::Observed(Observation::Healthz));
-        self.effects.push(Effect::Probe(ticket, target));
-    }
-
-    /// True while it has not answered.
-    pub(in crate::machine) fn is_asking_healthz(&self) -> bool {
-        self.asks.is_open(Asker::Observed(Observation::Healthz))
-    }
-
-    /// Asks; an earlier question of this kind is forgotten.
-    pub(in crate::machine) fn query(&mut self, query: Query) {
-        let observation = match &query {
-            Query::Lease => Observation::Lease,
-            Query::Pods => Observation::Pods,
-            Query::Environment(socket) => {
-                self.health.asked_runtime.clone_from(socket);
-                Observation::Environment
+    /// Asks; an earlier question of this kind is forgotten. False where there is nobody to ask.
+    pub(in crate::machine) fn observe(&mut self, observation: Observation) -> bool {
+        let (runtime, healthz) = (self.runtime_socket(), self.running().healthz.clone());
+        let query = match (observation, self.pid()) {
+            (Observation::Healthz, _) => {
+                let Some(target) = healthz else { return false };
+                let ticket = self.asks.ask_for_ever(Asker::Observed(observation));
+                self.effects.push(Effect::Probe(ticket, target));
+                return true;
             }
-            Query::Streams(..) => Observation::Streams,
+            (Observation::Lease, _) => Query::Lease,
+            (Observation::Pods, _) => Query::Pods,
+            (Observation::Environment, _) => {
+                self.health.asked_runtime.clone_from(&runtime);
+                Query::Environment(runtime)
+            }
+            (Observation::Streams, Some(pid)) => Query::Streams(pid, runtime),
+            (Observation::Streams, None) => return false,
         };
         self.effects.push(Effect::Query(self.asks.ask_for_ever(Asker::Observed(observation)), query));
+        true
     }
 
     /// Asks whatever is due to be asked.
@@ -80,17 +77,13 @@ impl State {
                 continue;
             }
             self.health.due.insert(observation, self.clock.after(self.pause_after(observation)));
-            match (observation, self.running().healthz.clone()) {
-                (Observation::Healthz, Some(target)) => self.probe(target),
-                (Observation::Healthz, None) => {}
-                (Observation::Environment, _) => self.query(Query::Environment(self.runtime_socket())),
-                (Observation::Lease, _) if self.is_contact_observed() => {
-                    self.note_silence();
-                    self.query(Query::Lease);
-                }
-                (Observation::Pods, _) if self.may_lose_pods() => self.query(Query::Pods),
-                (Observation::Lease | Observation::Pods | Observation::Streams, _) => {}
+            match observation {
+                Observation::Lease if !self.is_contact_observed() => continue,
+                Observation::Pods if !self.may_lose_pods() => continue,
+                Observation::Lease => self.note_silence(),
+                _ => {}
             }
+            self.observe(observation);
         }
     }
 

@@ -10,18 +10,18 @@ use kubelet_config::hazard;
 
 impl State {
     /// What is desired is there: the kubelet is stopped or started for it, unless it runs that content already.
-    pub(super) fn stop_or_start(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>, announced: bool) {
+    pub(super) fn stop_or_start(&mut self, version: Option<Version>, rendered: Option<Box<Rendered>>) {
         let content = rendered.as_ref().map(|rendered| &rendered.digest);
-        match self.process.kubelet() {
+        match self.kubelet() {
             Kubelet::Running(_) if content.is_some() && content == self.running().digest.as_ref() => {
-                self.process.rename(version);
+                self.process.running_mut().version = version;
                 if let Some(rendered) = rendered {
-                    self.process.set_shadowed(rendered.shadowed);
+                    self.process.running_mut().shadowed = rendered.shadowed;
                 }
                 self.launch.next = None;
             }
             Kubelet::Running(_) => {
-                self.announce(&version, announced);
+                self.announce(&version);
                 self.forget_failure();
                 self.stop();
             }
@@ -32,8 +32,8 @@ impl State {
                     Some(content) => running.digest.as_ref() != Some(content),
                     None => running.version != version,
                 };
-                if other && self.process.starts() > 0 {
-                    self.announce(&version, announced);
+                if other && self.starts() > 0 {
+                    self.announce(&version);
                 }
                 self.swap_state_files(version, rendered);
             }
@@ -42,13 +42,12 @@ impl State {
     }
 
     /// Native's event, when a restart really happens for a change.
-    fn announce(&mut self, version: &Option<Version>, announced: bool) {
+    fn announce(&mut self, version: &Option<Version>) {
         let change = matches!(self.restart_cause(version), RestartCause::Config | RestartCause::Reset);
-        if change && !announced {
+        let next = self.launch.next.as_mut();
+        let is_news = next.is_some_and(|next| !std::mem::replace(&mut next.announced, true));
+        if change && is_news {
             self.emit(events::changed(version.as_ref().map(|version| &version.source)));
-        }
-        if let Some(next) = &mut self.launch.next {
-            next.announced = true;
         }
     }
 
@@ -76,8 +75,8 @@ impl State {
         let policy = self.launch.swapping.take();
         self.launch.policy = policy.filter(|_| matches!(result, Ok(StateFilesFound::InOrder)));
         let Some(Next { version, stage: Stage::Swapping(rendered), .. }) = self.launch.next.clone() else { return };
-        match &result {
-            Ok(StateFilesFound::InOrder) | Err(_) => {}
+        match result {
+            Ok(StateFilesFound::InOrder) => {}
             Ok(StateFilesFound::PutAside(what)) => {
                 self.log(Level::Warn, format!("state files of another policy: {what}"));
             }
@@ -85,15 +84,13 @@ impl State {
                 self.set_stage(Stage::Ready(rendered));
                 return self.stop();
             }
-        }
-        if let Err(why) = result {
             // The kubelet refuses the files of another policy: a version on trial would be blamed for them.
-            if version.as_ref().is_some_and(|version| self.is_tried(version)) {
+            Err(why) if version.as_ref().is_some_and(|version| self.is_tried(version)) => {
                 self.launch.next = None;
                 self.not_to_blame(&format!("the kubelet's state files cannot be put in order: {why}"));
                 return self.tick_launch();
             }
-            self.log(Level::Warn, format!("the kubelet's state files stay as they are: {why}"));
+            Err(why) => self.log(Level::Warn, format!("the kubelet's state files stay as they are: {why}")),
         }
         self.set_stage(Stage::Swapped(rendered));
         self.tick_launch(); // something else may have been decided meanwhile

@@ -6,7 +6,7 @@ use crate::machine::model::{Moment, RunId};
 use crate::machine::process::Process;
 use crate::machine::record_writer::RecordWriter;
 use crate::machine::records::{Attempt, ConfirmationWait, Records, Version};
-use crate::machine::{Effect, Input, Run, Settings};
+use crate::machine::{Answer, Effect, Input, Run, Settings};
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Source};
 use kubelet_config::status::{PublishedStatus, TRIAL_ENDS};
@@ -50,7 +50,7 @@ fn written(state: &mut State, seconds: std::ops::Range<u64>, healthz: impl Fn(u6
     for second in seconds {
         for effect in state.step(Input::Tick, at(second)) {
             if let Effect::Probe(ticket, _) = effect {
-                state.step(Input::Probed(ticket, healthz(second)), at(second));
+                state.step(Input::Answer(ticket, Answer::Probed(healthz(second))), at(second));
             }
         }
         let status = node_status(state);

@@ -23,14 +23,9 @@ use crate::machine::records::{Phase, Records, Version};
 use crate::machine::versions::is_same;
 use crate::machine::{Level, Run, State, events, limits};
 
-/// What the control test has found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Finding {
-    /// Last known good lives in what the version died of.
-    ToBlame,
-    /// It does not; or nobody can tell.
-    NotToBlame(&'static str),
-}
+/// What the control test has found: last known good lives in what the version died of; or it does not, or nobody can tell, and so
+/// the version is not to blame.
+type Finding = Result<(), &'static str>;
 
 /// The table above, but for last known good failing in the same way.
 fn finding(failure: Failure, failed: FailedRun, run: &Run, trial: Duration, clock: &Clock) -> Option<Finding> {
@@ -38,25 +33,23 @@ fn finding(failure: Failure, failed: FailedRun, run: &Run, trial: Duration, cloc
     if failure.family() == Some(FailureFamily::Process) {
         let in_outage = failed.in_outage || failed.lacked_contact && failed.control_lacked_it;
         if in_outage && run.is_good(Signal::ApiServer) {
-            return Some(Finding::NotToBlame(
-                "the API server was away, and is back: nobody can tell what it would have done",
-            ));
+            return Some(Err("the API server was away, and is back: nobody can tell what it would have done"));
         }
         let since = if in_outage { run.ready_at } else { run.well_since };
         let is_alike = !in_outage || run.bad.contains_key(&Signal::ApiServer);
-        return (is_alike && lived(since)).then_some(Finding::ToBlame);
+        return (is_alike && lived(since)).then_some(Ok(()));
     }
     if !lived(run.healthy_since) {
         return None;
     }
     Some(match failure.family() {
         Some(FailureFamily::Contact) if failed.control_lacked_it => {
-            Finding::NotToBlame("the API server could not be reached with last known good either")
+            Err("the API server could not be reached with last known good either")
         }
         Some(FailureFamily::Runtime) if failed.control_lacked_it => {
-            Finding::NotToBlame("the container runtime did not answer with last known good either")
+            Err("the container runtime did not answer with last known good either")
         }
-        _ => Finding::ToBlame,
+        _ => Ok(()),
     })
 }
 
@@ -82,13 +75,13 @@ impl State {
             Phase::ControlTest(attempt, failure) if self.writer.is_idle() => {
                 let trial = self.settings.trial_duration;
                 match finding(failure, attempt.failed, run, trial, &self.clock) {
-                    Some(Finding::ToBlame) => {
+                    Some(Ok(())) => {
                         let active = Version::name(self.active());
                         self.log(Level::Info, format!("{active} lives: the fault was with {}", attempt.version));
                         let records = Records { phase: Phase::Settled, ..self.records().clone() };
                         self.propose(records, Proposal::Note);
                     }
-                    Some(Finding::NotToBlame(why)) => self.not_to_blame(why),
+                    Some(Err(why)) => self.not_to_blame(why),
                     None if self.is_waited_for(needed(failure, attempt.failed, trial)) => {
                         self.not_to_blame("what runs does not get well either: nobody can tell");
                     }
@@ -101,7 +94,8 @@ impl State {
                 if is_healthy || is_waited_for {
                     let how = if is_healthy { "is healthy again" } else { "does not get well either" };
                     self.log(Level::Info, format!("what runs {how}: the cleared version is tried once more"));
-                    self.note_recovery();
+                    self.trial.recovered = true;
+                    self.reconsider();
                 }
             }
             _ => {}
@@ -132,12 +126,11 @@ impl State {
             }
             _ => false,
         };
-        let Some(attempt) = self.writer.attempt_mut().filter(|attempt| tested && !attempt.failed.control_lacked_it)
-        else {
-            return;
-        };
-        attempt.failed.control_lacked_it = true;
-        self.writer.write_soon();
+        if let Some(attempt) = self.writer.attempt_mut().filter(|_| tested)
+            && !std::mem::replace(&mut attempt.failed.control_lacked_it, true)
+        {
+            self.writer.write_soon();
+        }
     }
 
     /// It is not the version's fault: it is tried again, each time later.
@@ -155,8 +148,6 @@ impl State {
         records.phase = if is_assigned { Phase::RetryLater(attempt, why.to_owned()) } else { Phase::Settled };
         self.apply_now(records);
         self.new_decision();
-        let mut event = events::not_blamed(&version.source, why, is_assigned);
-        event.log_tail = self.last_log_lines(usize::MAX);
-        self.emit(event);
+        self.emit_with_log(events::not_blamed(&version.source, why, is_assigned));
     }
 }

@@ -18,7 +18,7 @@ impl State {
     /// durable.
     pub(in crate::machine) fn apply_now(&mut self, records: Records) {
         self.writer.apply_before_write(records);
-        self.writer.write(&mut self.asks, &self.clock, &mut self.effects);
+        self.write();
     }
 
     /// The records after a rollback, and what failed.
@@ -41,10 +41,8 @@ impl State {
         self.new_decision();
         self.process.start_at_once(self.clock.now);
         self.count(Counter::Rollback(failure));
-        let to = self.desired();
-        let mut event = events::rolled_back(Some(&version.source), to.as_ref().map(|version| &version.source), detail);
-        event.log_tail = self.last_log_lines(usize::MAX);
-        self.emit(event);
+        let to = self.desired().map(|version| version.source);
+        self.emit_with_log(events::rolled_back(Some(&version.source), to.as_ref(), detail));
     }
 
     /// The kubelet refuses a version when it is to be started, being another binary than before.
@@ -60,12 +58,6 @@ impl State {
 
     /// A trial is over without a verdict: once the version can be used again it is switched to like any change, in contact
     /// and with a baseline of then.
-    pub(in crate::machine) fn call_off_trial(&mut self) {
-        self.end_trial_without_verdict();
-        self.launch.forget_next();
-        self.tick_launch();
-    }
-
     pub(in crate::machine) fn end_trial_without_verdict(&mut self) {
         self.writer.apply_before_write(Records { phase: Phase::Settled, ..self.records().clone() });
         self.reconsider();

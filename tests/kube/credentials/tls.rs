@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::adapters::kube::{KubeCluster, KubeconfigAccess};
 use kubelet_supervisor::adapters::metrics::Metrics;
-use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::evidence::LeaseObservation;
 use kubelet_supervisor::machine::history::HistoryEntry;
+use kubelet_supervisor::machine::{Answer, Input};
 use kubelet_supervisor::ports::{Cluster as _, ClusterQuery, ClusterRequest};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -85,7 +85,9 @@ impl Bench {
         loop {
             self.cluster.submit(ClusterRequest::Query(ClusterQuery::Lease(7)));
             match next(&mut self.inputs).await {
-                Input::LeaseObserved(7, LeaseObservation::Unreachable(why)) if why.contains(words) => return why,
+                Input::Answer(7, Answer::LeaseObserved(LeaseObservation::Unreachable(why))) if why.contains(words) => {
+                    return why;
+                }
                 other => assert!(Instant::now() < deadline, "{words}: {other:?}"),
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -175,7 +177,7 @@ async fn a_client_certificate_that_the_server_does_not_take() {
     loop {
         bench.cluster.submit(ClusterRequest::Query(ClusterQuery::Lease(7)));
         match next(&mut bench.inputs).await {
-            Input::LeaseObserved(7, LeaseObservation::Absent) => break,
+            Input::Answer(7, Answer::LeaseObserved(LeaseObservation::Absent)) => break,
             other => assert!(Instant::now() < deadline, "{other:?}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -13,7 +13,7 @@ use kubelet_supervisor::machine::model::{
     Verification,
 };
 use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
-use kubelet_supervisor::machine::{Effect, Input, Settings, State, Ticket, limits};
+use kubelet_supervisor::machine::{Answer, Effect, Input, Settings, State, Ticket, limits};
 use kubelet_supervisor::ports::StoreRequest;
 
 use super::Op;
@@ -199,10 +199,13 @@ impl Driver {
             Input::Exited(_) | Input::Started(Err(_)) => (self.process, self.ready) = (None, false),
             Input::Ready => self.ready = self.process.is_some(),
             Input::Node(Assignment::Local) => self.told_local = true,
-            Input::Loaded(_, id, _) | Input::RecordsRead(_, _, id) => self.told = id.clone(),
-            Input::LeaseObserved(_, LeaseObservation::Unreachable(_) | LeaseObservation::HeldBack)
-            | Input::PodsObserved(_, None) => {}
-            Input::LeaseObserved(..) | Input::PodsObserved(..) | Input::NodeObserved(_) => {
+            Input::Answer(_, Answer::Loaded(id, _) | Answer::RecordsRead(_, id)) => self.told = id.clone(),
+            Input::Answer(
+                _,
+                Answer::LeaseObserved(LeaseObservation::Unreachable(_) | LeaseObservation::HeldBack)
+                | Answer::PodsObserved(None),
+            ) => {}
+            Input::Answer(_, Answer::LeaseObserved(..) | Answer::PodsObserved(..)) | Input::NodeObserved(_) => {
                 self.in_contact.extend(self.process.clone());
             }
             _ => {}
@@ -228,7 +231,7 @@ impl Driver {
             // Asked seldom: the answer comes by itself.
             Effect::Query(ticket, Query::Streams(..)) => {
                 let how = u8::try_from(ticket % 12).unwrap();
-                return Some(Input::StreamsObserved(ticket, inputs::streams(how)));
+                return Some(Input::Answer(ticket, Answer::StreamsObserved(inputs::streams(how))));
             }
             Effect::Query(ticket, query) => self.queries.push((ticket, query)),
             Effect::ReadLogTail => return Some(Input::LogTail(Vec::new())),
@@ -296,7 +299,7 @@ impl Driver {
                         meta_changed: false,
                     }
                 };
-                Input::RecordsRead(ticket, Box::new(self.found.clone().unwrap_or_else(read)), id)
+                Input::Answer(ticket, Answer::RecordsRead(Box::new(self.found.clone().unwrap_or_else(read)), id))
             }
             StoreRequest::Record(ticket, records) => {
                 if result.is_ok() {
@@ -305,18 +308,18 @@ impl Driver {
                     self.before = self.on_disk();
                     (self.found, self.durable) = (None, *records);
                 }
-                Input::Recorded(ticket, result)
+                Input::Answer(ticket, Answer::Recorded(result))
             }
             StoreRequest::Save(ticket, source, _) => {
                 if result.is_ok() {
                     self.checkpoints.insert(source);
                 }
-                Input::Saved(ticket, result)
+                Input::Answer(ticket, Answer::Saved(result))
             }
-            StoreRequest::Load(ticket, target) => Input::Loaded(ticket, id, self.load(&target, result)),
-            StoreRequest::Verify(ticket, _) => Input::Verified(ticket, Verification::default()),
+            StoreRequest::Load(ticket, target) => Input::Answer(ticket, Answer::Loaded(id, self.load(&target, result))),
+            StoreRequest::Verify(ticket, _) => Input::Answer(ticket, Answer::Verified(Verification::default())),
             StoreRequest::SwapStateFiles(ticket, _) => {
-                Input::StateFilesSwapped(ticket, result.map(|()| StateFilesFound::InOrder))
+                Input::Answer(ticket, Answer::StateFilesSwapped(result.map(|()| StateFilesFound::InOrder)))
             }
             StoreRequest::Append(entry) => Input::Appended(entry, result),
             StoreRequest::Collect(sources, digests) => {
@@ -401,12 +404,12 @@ impl Driver {
             Op::MapFailed(definite) => self.input(Input::ConfigMapFailed { why: "gone".to_owned(), definite }),
             Op::Judge(which, verdict) => {
                 if let Some(ticket) = nth(&self.preflights, which) {
-                    self.input(Input::PreflightDone(ticket, inputs::verdict(verdict)));
+                    self.input(Input::Answer(ticket, Answer::PreflightDone(inputs::verdict(verdict))));
                 }
             }
             Op::Probe(which, good) => {
                 if let Some(ticket) = nth(&self.probes, which) {
-                    self.input(Input::Probed(ticket, good));
+                    self.input(Input::Answer(ticket, Answer::Probed(good)));
                 }
             }
             Op::Observe(which, how) => self.observe(which, how),
@@ -454,10 +457,10 @@ impl Driver {
     fn observe(&mut self, which: u8, how: u8) {
         let Some((ticket, query)) = nth(&self.queries, which) else { return };
         self.input(match query {
-            Query::Lease => Input::LeaseObserved(ticket, inputs::lease(how, self.now)),
-            Query::Pods => Input::PodsObserved(ticket, (how > 0).then(PodInventory::default)),
-            Query::Environment(_) => Input::EnvironmentObserved(ticket, inputs::environment(how)),
-            Query::Streams(..) => Input::StreamsObserved(ticket, inputs::streams(how)),
+            Query::Lease => Input::Answer(ticket, Answer::LeaseObserved(inputs::lease(how, self.now))),
+            Query::Pods => Input::Answer(ticket, Answer::PodsObserved((how > 0).then(PodInventory::default))),
+            Query::Environment(_) => Input::Answer(ticket, Answer::EnvironmentObserved(inputs::environment(how))),
+            Query::Streams(..) => Input::Answer(ticket, Answer::StreamsObserved(inputs::streams(how))),
         });
     }
 

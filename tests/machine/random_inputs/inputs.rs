@@ -13,7 +13,7 @@ use kubelet_supervisor::machine::model::{
     Beginning, Damage, Exit, KubeletId, RenderError, RunId, StartedKubelet, StateFilesFound, Verdict, Verification,
 };
 use kubelet_supervisor::machine::records::Stored;
-use kubelet_supervisor::machine::{FetchError, Input, Ticket};
+use kubelet_supervisor::machine::{Answer, FetchError, Input, Ticket};
 
 use super::values::{payload, reference, rendered, source};
 
@@ -24,26 +24,26 @@ pub const KINDS: usize = 38;
 pub fn kind(input: &Input) -> usize {
     match input {
         Input::Boot(_) => 0,
-        Input::RecordsRead(..) => 1,
+        Input::Answer(_, Answer::RecordsRead(..)) => 1,
         Input::NodeName(_) => 2,
         Input::Node(_) => 3,
         Input::ConfigMap(_) => 4,
         Input::ConfigMapFailed { .. } => 5,
-        Input::Saved(..) => 6,
-        Input::Loaded(..) => 7,
-        Input::PreflightDone(..) => 8,
-        Input::Recorded(..) => 9,
-        Input::StateFilesSwapped(..) => 10,
+        Input::Answer(_, Answer::Saved(..)) => 6,
+        Input::Answer(_, Answer::Loaded(..)) => 7,
+        Input::Answer(_, Answer::PreflightDone(..)) => 8,
+        Input::Answer(_, Answer::Recorded(..)) => 9,
+        Input::Answer(_, Answer::StateFilesSwapped(..)) => 10,
         Input::Started(_) => 11,
         Input::Ready => 12,
         Input::Exited(_) => 13,
-        Input::Probed(..) => 14,
+        Input::Answer(_, Answer::Probed(..)) => 14,
         Input::Watchdog => 15,
         Input::NodeObserved(_) => 16,
         Input::NodeAnnotations { .. } => 17,
-        Input::LeaseObserved(..) => 18,
-        Input::PodsObserved(..) => 19,
-        Input::EnvironmentObserved(..) => 20,
+        Input::Answer(_, Answer::LeaseObserved(..)) => 18,
+        Input::Answer(_, Answer::PodsObserved(..)) => 19,
+        Input::Answer(_, Answer::EnvironmentObserved(..)) => 20,
         Input::LogTail(_) => 21,
         Input::KubeletVersion(_) => 22,
         Input::Operator(..) => 23,
@@ -51,15 +51,15 @@ pub fn kind(input: &Input) -> usize {
         Input::Reported(_) => 25,
         Input::Shutdown => 26,
         Input::StoreTouched => 27,
-        Input::Verified(..) => 28,
+        Input::Answer(_, Answer::Verified(..)) => 28,
         Input::LocalFilesTouched => 29,
         Input::Tick => 30,
         Input::PolicyChanged => 31,
         Input::AssignedByLabels(_) => 32,
         Input::ClockSet => 33,
-        Input::ConfigMapFetched(..) => 34,
+        Input::Answer(_, Answer::ConfigMapFetched(..)) => 34,
         Input::PreflightRequested { .. } => 35,
-        Input::StreamsObserved(..) => 36,
+        Input::Answer(_, Answer::StreamsObserved(..)) => 36,
         Input::Retire => 37,
     }
 }
@@ -77,29 +77,29 @@ pub fn make(kind: usize, seed: u8) -> Input {
     let result = if odd { Err("late".to_owned()) } else { Ok(()) };
     match kind {
         0 => Input::Boot(beginning(seed)),
-        1 => Input::RecordsRead(ticket, Box::new(Stored::empty()), KubeletId("k1".to_owned())),
+        1 => Input::Answer(ticket, Answer::RecordsRead(Box::new(Stored::empty()), KubeletId("k1".to_owned()))),
         2 => Input::NodeName(format!("n{seed}")),
         3 => Input::Node(assignment(seed % 6)),
         4 => Input::ConfigMap(payload(seed % 3, seed % 6)),
         5 => Input::ConfigMapFailed { why: "gone".to_owned(), definite: odd },
-        6 => Input::Saved(ticket, result),
+        6 => Input::Answer(ticket, Answer::Saved(result)),
         7 => {
             let loaded = if odd { Err(RenderError::Load("torn".to_owned())) } else { Ok(rendered(Some(&other))) };
-            Input::Loaded(ticket, KubeletId(format!("k{}", seed % 2)), loaded)
+            Input::Answer(ticket, Answer::Loaded(KubeletId(format!("k{}", seed % 2)), loaded))
         }
-        8 => Input::PreflightDone(ticket, verdict(seed)),
-        9 => Input::Recorded(ticket, result),
-        10 => Input::StateFilesSwapped(ticket, result.map(|()| StateFilesFound::OfAnother)),
+        8 => Input::Answer(ticket, Answer::PreflightDone(verdict(seed))),
+        9 => Input::Answer(ticket, Answer::Recorded(result)),
+        10 => Input::Answer(ticket, Answer::StateFilesSwapped(result.map(|()| StateFilesFound::OfAnother))),
         11 => Input::Started(started(seed)),
         12 => Input::Ready,
         13 => Input::Exited(if odd { Exit::Signal(9) } else { Exit::Code(i32::from(seed)) }),
-        14 => Input::Probed(ticket, odd),
+        14 => Input::Answer(ticket, Answer::Probed(odd)),
         15 => Input::Watchdog,
         16 => Input::NodeObserved(readiness(odd, ticket)),
         17 => annotations(seed % 4, seed % 3),
-        18 => Input::LeaseObserved(ticket, lease(seed, Duration::from_secs(ticket))),
-        19 => Input::PodsObserved(ticket, odd.then(PodInventory::default)),
-        20 => Input::EnvironmentObserved(ticket, environment(seed)),
+        18 => Input::Answer(ticket, Answer::LeaseObserved(lease(seed, Duration::from_secs(ticket)))),
+        19 => Input::Answer(ticket, Answer::PodsObserved(odd.then(PodInventory::default))),
+        20 => Input::Answer(ticket, Answer::EnvironmentObserved(environment(seed))),
         21 => Input::LogTail(vec!["F0101 00:00:00.000000 1 x.go:1] it is over".to_owned()]),
         22 => Input::KubeletVersion(format!("v1.{seed}")),
         23 => Input::Operator(ticket, command(seed)),
@@ -110,7 +110,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         28 => {
             let damage = Damage { what: "a file".to_owned(), source: Some(other), content: None, mended: result };
             let damage = if seed > 6 { vec![damage] } else { Vec::new() };
-            Input::Verified(ticket, Verification { damage, is_partial: odd })
+            Input::Answer(ticket, Answer::Verified(Verification { damage, is_partial: odd }))
         }
         29 => Input::LocalFilesTouched,
         31 => Input::PolicyChanged,
@@ -118,7 +118,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         33 => Input::ClockSet,
         34 => fetched(ticket, seed % 3, seed),
         35 => preflight(seed),
-        36 => Input::StreamsObserved(ticket, streams(seed)),
+        36 => Input::Answer(ticket, Answer::StreamsObserved(streams(seed))),
         37 => Input::Retire,
         _ => Input::Tick,
     }
@@ -187,14 +187,14 @@ pub fn annotations(retry: u8, confirm: u8) -> Input {
 /// Mostly a version of this map that [`preflight`] asks for.
 pub fn fetched(ticket: Ticket, map: u8, how: u8) -> Input {
     let failed = |definite| Err(FetchError { why: "no".to_owned(), definite });
-    Input::ConfigMapFetched(
+    Input::Answer(
         ticket,
-        match how {
+        Answer::ConfigMapFetched(match how {
             0 => failed(false),
             1 => failed(true),
             2..6 => Ok(payload(how % 3, how % 6)),
             _ => Ok(payload(map, map + 3 * (how % 2))),
-        },
+        }),
     )
 }
 

@@ -12,7 +12,7 @@ use kubelet_supervisor::machine::model::{
     KubeletId, LoadTarget, RenderError, Rendered, RunId, StartedKubelet, StateFilesFound, Verdict, Verification,
 };
 use kubelet_supervisor::machine::records::{RecordFile, Stored};
-use kubelet_supervisor::machine::{Effect, Input, StoreRequest, Ticket};
+use kubelet_supervisor::machine::{Answer, Effect, Input, StoreRequest, Ticket};
 use serde_json::json;
 
 use super::world::{Content, PID, Process, Who, World};
@@ -35,7 +35,7 @@ impl World {
                 self.unjudged = false;
                 let refused = rendered.digest.0 == format!("{:?}", Content::Refused);
                 let verdict = if refused { Verdict::Validate("no".to_owned()) } else { Verdict::Valid(Vec::new()) };
-                Some(Input::PreflightDone(ticket, verdict))
+                Some(Input::Answer(ticket, Answer::PreflightDone(verdict)))
             }
             Effect::Start(config) => Some(self.start(config.as_deref())),
             Effect::GoOn(run) => Some(Input::Started(self.go_on(run))),
@@ -44,7 +44,9 @@ impl World {
                 self.process.iter_mut().for_each(|process| process.stops_at = Some(at));
                 None
             }
-            Effect::Probe(ticket, _) => Some(Input::Probed(ticket, self.process.as_ref().is_some_and(|it| it.ready))),
+            Effect::Probe(ticket, _) => {
+                Some(Input::Answer(ticket, Answer::Probed(self.process.as_ref().is_some_and(|it| it.ready))))
+            }
             Effect::Query(ticket, query) => Some(self.observe(ticket, &query)),
             Effect::ReadLogTail => Some(Input::LogTail(Vec::new())),
             _ => None,
@@ -54,20 +56,22 @@ impl World {
     fn observe(&mut self, ticket: Ticket, query: &Query) -> Input {
         match query {
             Query::Lease if self.away_since.is_some() => {
-                Input::LeaseObserved(ticket, LeaseObservation::Unreachable("away".into()))
+                Input::Answer(ticket, Answer::LeaseObserved(LeaseObservation::Unreachable("away".into())))
             }
             Query::Lease => {
                 let renews = self.process.as_ref().is_some_and(|it| it.ready);
                 self.renewals = (self.renewals + u8::from(renews)) % 4;
                 let at = format!("2026-01-01T00:00:0{}Z", self.renewals);
-                Input::LeaseObserved(ticket, LeaseObservation::Renewed(at))
+                Input::Answer(ticket, Answer::LeaseObserved(LeaseObservation::Renewed(at)))
             }
-            Query::Pods => Input::PodsObserved(ticket, self.away_since.is_none().then(PodInventory::default)),
+            Query::Pods => {
+                Input::Answer(ticket, Answer::PodsObserved(self.away_since.is_none().then(PodInventory::default)))
+            }
             Query::Environment(_) => {
                 let environment = Environment { runtime: Some(true), ..Environment::default() };
-                Input::EnvironmentObserved(ticket, environment)
+                Input::Answer(ticket, Answer::EnvironmentObserved(environment))
             }
-            Query::Streams(..) => Input::StreamsObserved(ticket, Some(0)),
+            Query::Streams(..) => Input::Answer(ticket, Answer::StreamsObserved(Some(0))),
         }
     }
 
@@ -78,24 +82,24 @@ impl World {
                 let records = RecordFile::Read(Box::new(self.records.clone()));
                 let state = if self.written { records } else { RecordFile::Absent };
                 let stored = Stored { state, assigned: Ok(None), last_known_good: Ok(None), meta_changed: false };
-                Some(Input::RecordsRead(ticket, Box::new(stored), id))
+                Some(Input::Answer(ticket, Answer::RecordsRead(Box::new(stored), id)))
             }
             StoreRequest::Record(ticket, records) => {
                 self.check_proven(&records);
                 (self.records, self.written) = (*records, true);
-                Some(Input::Recorded(ticket, Ok(())))
+                Some(Input::Answer(ticket, Answer::Recorded(Ok(()))))
             }
             StoreRequest::Save(ticket, source, _) => {
                 self.checkpoints.insert(source);
-                Some(Input::Saved(ticket, Ok(())))
+                Some(Input::Answer(ticket, Answer::Saved(Ok(()))))
             }
             StoreRequest::Load(ticket, target) => {
                 let loaded = self.load(&target);
-                Some(Input::Loaded(ticket, id, loaded))
+                Some(Input::Answer(ticket, Answer::Loaded(id, loaded)))
             }
-            StoreRequest::Verify(ticket, _) => Some(Input::Verified(ticket, Verification::default())),
+            StoreRequest::Verify(ticket, _) => Some(Input::Answer(ticket, Answer::Verified(Verification::default()))),
             StoreRequest::SwapStateFiles(ticket, _) => {
-                Some(Input::StateFilesSwapped(ticket, Ok(StateFilesFound::InOrder)))
+                Some(Input::Answer(ticket, Answer::StateFilesSwapped(Ok(StateFilesFound::InOrder))))
             }
             StoreRequest::Collect(sources, digests) => {
                 self.checkpoints.retain(|source| sources.contains(source));

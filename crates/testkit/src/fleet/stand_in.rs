@@ -16,7 +16,7 @@ use kubelet_supervisor::machine::model::{
     Exit, KubeletId, LoadTarget, RenderError, Rendered, RunId, StartedKubelet, StateFilesFound, Verdict, Verification,
 };
 use kubelet_supervisor::machine::records::{RecordFile, Version};
-use kubelet_supervisor::machine::{Counter, Input, Level, Records, State, Stored, Ticket};
+use kubelet_supervisor::machine::{Answer, Counter, Input, Level, Records, State, Stored, Ticket};
 use kubelet_supervisor::ports::{self, Checkpoint, LocalError, LocalPolicy, StoreRequest};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
@@ -92,7 +92,7 @@ impl StandIn {
     pub(super) fn happen(&mut self) -> Option<Input> {
         let due = self.agenda.first_entry().filter(|entry| entry.key().0 <= Instant::now())?;
         match due.remove() {
-            Coming::Judged(ticket, verdict) => Some(Input::PreflightDone(ticket, verdict)),
+            Coming::Judged(ticket, verdict) => Some(Input::Answer(ticket, Answer::PreflightDone(verdict))),
             Coming::Ready(pid) => {
                 let process = self.process.as_mut().filter(|process| process.pid == pid)?;
                 process.ready = true;
@@ -154,19 +154,23 @@ impl ports::Store for Disk {
         vec![match request {
             StoreRequest::ReadRecords(ticket) => {
                 let state = RecordFile::Read(Box::new(self.records.clone()));
-                Input::RecordsRead(ticket, Box::new(Stored { state, ..Stored::empty() }), kubelet_id())
+                Input::Answer(ticket, Answer::RecordsRead(Box::new(Stored { state, ..Stored::empty() }), kubelet_id()))
             }
             StoreRequest::Record(ticket, records) => {
                 self.records = *records;
-                Input::Recorded(ticket, Ok(()))
+                Input::Answer(ticket, Answer::Recorded(Ok(())))
             }
             StoreRequest::Save(ticket, source, payload) => {
                 self.checkpoints.insert(source, Payload::clone(&payload));
-                Input::Saved(ticket, Ok(()))
+                Input::Answer(ticket, Answer::Saved(Ok(())))
             }
-            StoreRequest::Load(ticket, target) => Input::Loaded(ticket, kubelet_id(), self.load(&target)),
-            StoreRequest::Verify(ticket, _) => Input::Verified(ticket, Verification::default()),
-            StoreRequest::SwapStateFiles(ticket, _) => Input::StateFilesSwapped(ticket, Ok(StateFilesFound::InOrder)),
+            StoreRequest::Load(ticket, target) => {
+                Input::Answer(ticket, Answer::Loaded(kubelet_id(), self.load(&target)))
+            }
+            StoreRequest::Verify(ticket, _) => Input::Answer(ticket, Answer::Verified(Verification::default())),
+            StoreRequest::SwapStateFiles(ticket, _) => {
+                Input::Answer(ticket, Answer::StateFilesSwapped(Ok(StateFilesFound::InOrder)))
+            }
             StoreRequest::Append(mut entry) => {
                 entry.number = self.history.last().map_or(1, |last| last.number + 1);
                 self.history.push(HistoryEntry::clone(&entry));
@@ -308,16 +312,16 @@ impl ports::Preflight for StandIn {
 
 impl ports::Probe for StandIn {
     fn probe(&mut self, ticket: Ticket, _target: &HealthzTarget) {
-        self.answer(Input::Probed(ticket, self.process.as_ref().is_some_and(|process| process.ready)));
+        self.answer(Input::Answer(ticket, Answer::Probed(self.process.as_ref().is_some_and(|process| process.ready))));
     }
 }
 
 impl ports::Host for StandIn {
     fn observe(&mut self, ticket: Ticket, _runtime: Option<&str>) {
-        self.answer(Input::EnvironmentObserved(ticket, Environment::default()));
+        self.answer(Input::Answer(ticket, Answer::EnvironmentObserved(Environment::default())));
     }
     fn observe_streams(&mut self, ticket: Ticket, _pid: u32, _runtime: Option<&str>) {
-        self.answer(Input::StreamsObserved(ticket, None));
+        self.answer(Input::Answer(ticket, Answer::StreamsObserved(None)));
     }
 }
 

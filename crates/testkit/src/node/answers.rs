@@ -6,7 +6,7 @@ use kubelet_config::assignment::Assignment;
 use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
 use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{Exit, Rendered, RunId, StartedKubelet, Verdict};
-use kubelet_supervisor::machine::{Effect, FetchError, Input, Ticket, limits};
+use kubelet_supervisor::machine::{Answer, Effect, FetchError, Input, Ticket, limits};
 use kubelet_supervisor::ports::StoreRequest;
 
 use super::{Node, Process, REFUSAL};
@@ -47,7 +47,7 @@ impl Node {
             Effect::DumpStacks => self.end_process().then_some(Input::Exited(Exit::Code(2))),
             Effect::ReadLogTail => Some(Input::LogTail(self.log_tail.clone())),
             Effect::Probe(ticket, _) => {
-                let answer = Input::Probed(*ticket, self.healthz?);
+                let answer = Input::Answer(*ticket, Answer::Probed(self.healthz?));
                 self.hold_back(answer)
             }
             Effect::Fetch(ticket, map) => {
@@ -56,7 +56,7 @@ impl Node {
                     _ if !self.api_answers() => absent(false),
                     found => found.ok_or(()).or(absent(true)),
                 };
-                self.hold_back(Input::ConfigMapFetched(*ticket, fetched))
+                self.hold_back(Input::Answer(*ticket, Answer::ConfigMapFetched(fetched)))
             }
             Effect::Query(..) if !self.queries_answered => None,
             Effect::Query(ticket, query) => {
@@ -133,7 +133,7 @@ impl Node {
             self.pending_preflights.push((ticket, rendered.clone()));
             return None;
         }
-        Some(Input::PreflightDone(ticket, self.verdict(rendered)))
+        Some(Input::Answer(ticket, Answer::PreflightDone(self.verdict(rendered))))
     }
 
     fn verdict(&self, rendered: &Rendered) -> Verdict {
@@ -148,7 +148,7 @@ impl Node {
     pub fn end_preflight(&mut self) -> &mut Self {
         for (ticket, rendered) in std::mem::take(&mut self.pending_preflights) {
             let verdict = self.verdict(&rendered);
-            self.step(Input::PreflightDone(ticket, verdict));
+            self.step(Input::Answer(ticket, Answer::PreflightDone(verdict)));
         }
         self
     }
@@ -185,23 +185,31 @@ impl Node {
     fn observe(&mut self, ticket: Ticket, query: &Query) -> Input {
         let answers = self.api_answers();
         match query {
-            Query::Lease if self.asks_to_wait => Input::LeaseObserved(ticket, LeaseObservation::HeldBack),
-            Query::Lease if self.busy => Input::LeaseObserved(ticket, LeaseObservation::Busy("503".into())),
-            Query::Lease if !answers => Input::LeaseObserved(ticket, LeaseObservation::Unreachable("refused".into())),
+            Query::Lease if self.asks_to_wait => {
+                Input::Answer(ticket, Answer::LeaseObserved(LeaseObservation::HeldBack))
+            }
+            Query::Lease if self.busy => {
+                Input::Answer(ticket, Answer::LeaseObserved(LeaseObservation::Busy("503".into())))
+            }
+            Query::Lease if !answers => {
+                Input::Answer(ticket, Answer::LeaseObserved(LeaseObservation::Unreachable("refused".into())))
+            }
             Query::Lease => {
                 let alive = self.process.as_ref().and_then(|process| process.ready_at).is_some_and(|at| self.now >= at);
                 if alive && self.in_contact() {
                     self.renewed = self.wall_nanos / 1_000_000_000;
                 }
                 let renewed = kubelet_config::status::timestamp(self.renewed.saturating_mul(1_000_000_000));
-                Input::LeaseObserved(ticket, LeaseObservation::Renewed(renewed))
+                Input::Answer(ticket, Answer::LeaseObserved(LeaseObservation::Renewed(renewed)))
             }
-            Query::Pods => Input::PodsObserved(
+            Query::Pods => Input::Answer(
                 ticket,
-                (answers && !self.busy && !self.asks_to_wait && self.lists_pods).then(|| self.inventory.clone()),
+                Answer::PodsObserved(
+                    (answers && !self.busy && !self.asks_to_wait && self.lists_pods).then(|| self.inventory.clone()),
+                ),
             ),
-            Query::Environment(_) => Input::EnvironmentObserved(ticket, self.environment.clone()),
-            Query::Streams(..) => Input::StreamsObserved(ticket, self.streams),
+            Query::Environment(_) => Input::Answer(ticket, Answer::EnvironmentObserved(self.environment.clone())),
+            Query::Streams(..) => Input::Answer(ticket, Answer::StreamsObserved(self.streams)),
         }
     }
 

@@ -9,11 +9,11 @@ use kubelet_config::policy::{Admission, PolicyState, Signed};
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::schema;
 use kubelet_config::source::{ConfigAnnotations, Source};
-use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::model::{
     Damage, KubeletId, LoadTarget, RenderError, Rendered, StateFiles, StateFilesFound, Verification,
 };
 use kubelet_supervisor::machine::records::{RecordFile, Records, Stored, Version};
+use kubelet_supervisor::machine::{Answer, Input};
 use kubelet_supervisor::ports::StoreRequest;
 use serde_json::json;
 
@@ -204,43 +204,48 @@ impl Node {
         };
         let id = KubeletId(self.kubelet.clone());
         match request {
-            StoreRequest::ReadRecords(ticket) => Some(Input::RecordsRead(ticket, Box::new(self.store.read(fails)), id)),
+            StoreRequest::ReadRecords(ticket) => {
+                Some(Input::Answer(ticket, Answer::RecordsRead(Box::new(self.store.read(fails)), id)))
+            }
             StoreRequest::Record(ticket, records) => {
                 let result = written.map(|()| self.store.record(&records));
-                Some(Input::Recorded(ticket, result))
+                Some(Input::Answer(ticket, Answer::Recorded(result)))
             }
             StoreRequest::Save(ticket, source, _) => {
                 if written.is_ok() && !self.store.loses_checkpoints {
                     self.store.checkpoints.insert(source);
                 }
-                Some(Input::Saved(ticket, written))
+                Some(Input::Answer(ticket, Answer::Saved(written)))
             }
             StoreRequest::Load(ticket, target) => {
                 let result = if fails { Err(eio()) } else { self.load(&target) };
-                Some(Input::Loaded(ticket, id, result))
+                Some(Input::Answer(ticket, Answer::Loaded(id, result)))
             }
             StoreRequest::SwapStateFiles(ticket, _) if self.store.swaps_fail => {
-                Some(Input::StateFilesSwapped(ticket, Err("input/output error".to_owned())))
+                Some(Input::Answer(ticket, Answer::StateFilesSwapped(Err("input/output error".to_owned()))))
             }
             StoreRequest::SwapStateFiles(ticket, files) => {
                 if self.now >= files.until {
                     let why = "nobody waits for it any more".to_owned();
-                    return Some(Input::StateFilesSwapped(ticket, Err(why)));
+                    return Some(Input::Answer(ticket, Answer::StateFilesSwapped(Err(why))));
                 }
                 if files.look && self.store.policy_files != files.policy {
-                    return Some(Input::StateFilesSwapped(ticket, Ok(StateFilesFound::OfAnother)));
+                    return Some(Input::Answer(ticket, Answer::StateFilesSwapped(Ok(StateFilesFound::OfAnother))));
                 }
                 if written.is_ok() {
                     assert!(files.look || self.process.is_none(), "a kubelet runs with the files that are swapped");
                     self.store.policy_files.clone_from(&files.policy);
                     self.store.swaps.push(files);
                 }
-                Some(Input::StateFilesSwapped(ticket, written.map(|()| StateFilesFound::InOrder)))
+                Some(Input::Answer(ticket, Answer::StateFilesSwapped(written.map(|()| StateFilesFound::InOrder))))
             }
-            StoreRequest::Verify(ticket, _) if fails => {
-                Some(Input::Verified(ticket, Verification { is_partial: true, ..Verification::default() }))
+            StoreRequest::Verify(ticket, _) if fails => Some(Input::Answer(
+                ticket,
+                Answer::Verified(Verification { is_partial: true, ..Verification::default() }),
+            )),
+            StoreRequest::Verify(ticket, versions) => {
+                Some(Input::Answer(ticket, Answer::Verified(self.verify(versions))))
             }
-            StoreRequest::Verify(ticket, versions) => Some(Input::Verified(ticket, self.verify(versions))),
             StoreRequest::Append(entry) => Some(Input::Appended(entry, written)),
             StoreRequest::Collect(sources, digests) => {
                 self.store.checkpoints.retain(|source| sources.contains(source));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kubelet_config::pods::{NodeSummary, PodInventory, PodSummary};
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, Signal};
 use kubelet_supervisor::machine::model::{Exit, RunId};
-use kubelet_supervisor::machine::{Input, Ticket, limits};
+use kubelet_supervisor::machine::{Answer, Input, Ticket, limits};
 
 use super::account::{Evidence, UNSEEN};
 use super::world::{Behaviour, Coming, Content, Outside, ms};
@@ -399,7 +399,7 @@ impl Outside {
             ok
         });
         self.observations.note(Signal::Healthz, ok, self.now);
-        Input::Probed(ticket, ok)
+        Input::Answer(ticket, Answer::Probed(ok))
     }
 
     pub fn pings(&mut self, pid: u32) -> Option<Input> {

@@ -9,7 +9,7 @@ use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::daemon::store_worker::StoreWorker;
 use kubelet_supervisor::machine::model::LoadTarget;
 use kubelet_supervisor::machine::records::RecordFile;
-use kubelet_supervisor::machine::{Input, StoreOperation};
+use kubelet_supervisor::machine::{Answer, Input, StoreOperation};
 use kubelet_supervisor::ports::{self, StoreRequest};
 
 use super::disk::SimDisk;
@@ -68,13 +68,17 @@ impl SimStore {
         outside.account.steps += answers.len() as u64;
         for answer in &answers {
             match answer {
-                Input::RecordsRead(_, stored, _) => {
+                Input::Answer(_, Answer::RecordsRead(stored, _)) => {
                     outside.account.unread = matches!(stored.state, RecordFile::Unreadable(_));
                 }
                 // Whatever had rotted is written anew.
-                Input::Saved(_, Ok(())) => saved.iter().for_each(|source| outside.disk.mend(&checkpoint(source))),
-                Input::Loaded(_, _, Ok(found)) if on_request => outside.asked.note_candidate(&found.path),
-                Input::Loaded(_, _, Ok(found)) => {
+                Input::Answer(_, Answer::Saved(Ok(()))) => {
+                    saved.iter().for_each(|source| outside.disk.mend(&checkpoint(source)));
+                }
+                Input::Answer(_, Answer::Loaded(_, Ok(found))) if on_request => {
+                    outside.asked.note_candidate(&found.path);
+                }
+                Input::Answer(_, Answer::Loaded(_, Ok(found))) => {
                     let Some(source) = &rendered else { continue };
                     let text = outside.disk.peek(Path::new(&found.path)).unwrap_or_default();
                     let content = Content::of(&text);
@@ -83,7 +87,7 @@ impl SimStore {
                     contents.retain(|of| *of != content);
                     contents.push(content);
                 }
-                Input::Verified(..) => outside.disk.note_mended(),
+                Input::Answer(_, Answer::Verified(..)) => outside.disk.note_mended(),
                 _ => {}
             }
         }

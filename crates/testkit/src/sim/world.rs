@@ -8,7 +8,7 @@ use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Payload, Source};
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::machine::evidence::NodeReadiness;
 use kubelet_supervisor::machine::model::{Exit, Moment, Verdict};
-use kubelet_supervisor::machine::{Input, Ticket};
+use kubelet_supervisor::machine::{Answer, Input, Ticket};
 
 use super::Rng;
 use super::account::Account;
@@ -238,7 +238,7 @@ impl Outside {
             }),
             Coming::Verdict(ticket, verdict) => {
                 self.park_standby(ticket, &verdict);
-                Some(Input::PreflightDone(ticket, verdict))
+                Some(Input::Answer(ticket, Answer::PreflightDone(verdict)))
             }
             Coming::Ready(pid) => self.becomes_ready(pid),
             Coming::Healthz(pid, sick) => {
@@ -251,15 +251,17 @@ impl Outside {
             Coming::Probe(ticket, pid) => Some(self.probed(ticket, pid)),
             Coming::Watchdog(pid) => self.pings(pid),
             Coming::Heartbeat(pid, again) => self.heartbeat(pid, again),
-            Coming::Lease(ticket) => Some(Input::LeaseObserved(ticket, self.lease())),
-            Coming::Fetched(ticket, map) => Some(Input::ConfigMapFetched(ticket, self.fetched(&map))),
-            Coming::Pods(ticket) => Some(Input::PodsObserved(ticket, self.pods(ticket))),
+            Coming::Lease(ticket) => Some(Input::Answer(ticket, Answer::LeaseObserved(self.lease()))),
+            Coming::Fetched(ticket, map) => Some(Input::Answer(ticket, Answer::ConfigMapFetched(self.fetched(&map)))),
+            Coming::Pods(ticket) => Some(Input::Answer(ticket, Answer::PodsObserved(self.pods(ticket)))),
             Coming::Relief => self.relieve(),
             Coming::Annotations(retry, confirm) => self.hear_annotations(retry, confirm),
             Coming::Request => self.hear_request(),
             Coming::Policy => self.hear_policy(),
-            Coming::Streams(ticket) => Some(Input::StreamsObserved(ticket, Some(self.moments.streams))),
-            Coming::Environment(ticket) => Some(Input::EnvironmentObserved(ticket, self.environment(ticket))),
+            Coming::Streams(ticket) => Some(Input::Answer(ticket, Answer::StreamsObserved(Some(self.moments.streams)))),
+            Coming::Environment(ticket) => {
+                Some(Input::Answer(ticket, Answer::EnvironmentObserved(self.environment(ticket))))
+            }
         }
     }
 
