@@ -119,7 +119,7 @@ async fn answers(socket: &Path, limit: Duration) -> bool {
 
 /// Asks systemd, where there is one.
 async fn is_shutting_down() -> bool {
-    let Some(systemctl) = process::systemctl().filter(|_| process::is_run_by_systemd()) else { return false };
+    let Some(systemctl) = process::systemctl().filter(|_| process::is_booted_with_systemd()) else { return false };
     let args = ["is-system-running".to_owned()];
     // The outer limit is for a process that even SIGKILL does not end soon.
     let run = tokio::time::timeout(LIMIT, process::run_to_end(&systemctl, &args, LIMIT, Confinement::Helper)).await;

@@ -154,7 +154,7 @@ pub(crate) fn systemctl() -> Option<PathBuf> {
 }
 
 /// systemd runs this machine.
-pub(crate) fn is_run_by_systemd() -> bool {
+pub(crate) fn is_booted_with_systemd() -> bool {
     Path::new("/run/systemd/system").exists()
 }
 

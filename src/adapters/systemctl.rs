@@ -29,7 +29,7 @@ impl Units {
     /// Finds `systemctl`.
     pub(crate) fn find() -> Result<Self, String> {
         match process::systemctl() {
-            Some(systemctl) if process::is_run_by_systemd() => Ok(Self { systemctl }),
+            Some(systemctl) if process::is_booted_with_systemd() => Ok(Self { systemctl }),
             Some(_) => Err("systemd does not run here (there is no /run/systemd/system): for an image, print the drop-in on a node that runs \
                  (kubelet-supervisor enable --dry-run), and put it in there".to_owned()),
             None => Err("there is no systemctl here: this is about nodes that systemd runs".to_owned()),

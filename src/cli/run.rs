@@ -239,7 +239,7 @@ fn parse_foreign(args: &[OsString], environment: &[OsString]) -> Result<Options,
     let known = Options::command().bin_name("kubelet-supervisor run");
     let command = known.clone().mut_args(|arg| arg.env(None::<&str>));
     let is_ours = args.get(1).is_some_and(|verb| verb == "run" || verb == "worker");
-    let args = args.get(1..).filter(|_| is_ours).ok_or(clap::Error::new(ErrorKind::InvalidSubcommand))?;
+    let args = args.get(1..).filter(|_| is_ours).ok_or_else(|| clap::Error::new(ErrorKind::InvalidSubcommand))?;
     let matches = command.clone().try_get_matches_from(args)?;
     let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
     let from_environment = |arg: &clap::Arg| -> Option<OsString> {

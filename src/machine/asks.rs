@@ -130,7 +130,7 @@ pub(super) struct Asks {
     open: BTreeMap<Asker, Question>,
     /// Answers in a row that did not come in time.
     late: BTreeMap<Asker, u32>,
-    /// Questions about versions that were given up, then; the latest first.
+    /// Questions about versions that were given up, the latest first.
     given_up: Vec<GivenUp>,
 }
 

@@ -113,6 +113,11 @@ impl State {
         }
     }
 
+    /// Its time is kept: it is found again.
+    pub(super) fn drop_change(&mut self) {
+        self.change = None;
+    }
+
     /// It is found again, loaded and compared, unless it is decided.
     pub(super) fn judge_change_anew(&mut self) {
         self.change.take_if(|change| change.stage != Stage::Recording);
@@ -258,7 +263,7 @@ impl State {
         let Some(source) = source else { return self.reset_loaded(result) };
         match result {
             Ok(rendered) => {
-                self.versions.is_whole(&rendered.digest, self.clock.now);
+                self.versions.note_whole(&rendered.digest, self.clock.now);
                 self.compare(source, rendered);
             }
             Err(RenderError::Load(message)) => self.reject(&Version::named(source), ConfigError::Load, &message),

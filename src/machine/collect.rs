@@ -12,13 +12,13 @@ impl State {
     /// Has checkpoints and configurations removed that nothing refers to.
     pub(super) fn collect(&mut self) {
         if self.on_request.is_under_way() {
-            self.on_request.leave_content(true); // once it is answered
+            self.on_request.note_content(true); // once it is answered
             return;
         }
         if !self.is_collecting() || self.is_unsaved() || self.is_change_imminent() {
             return;
         }
-        self.on_request.leave_content(false);
+        self.on_request.note_content(false);
         let mut versions: BTreeSet<&Version> = BTreeSet::new();
         versions.extend(self.writer.all().flat_map(Records::versions));
         versions.extend(self.running().version.as_ref().into_iter().chain(self.launch.next()));

@@ -76,7 +76,7 @@ impl State {
         for damage in found.damage {
             let mended = damage.mended.is_ok();
             if let Some(content) = damage.content.as_ref().filter(|_| mended) {
-                self.versions.is_whole(content, self.clock.now);
+                self.versions.note_whole(content, self.clock.now);
             }
             if mended || !before.contains_key(&damage.what) {
                 let assigned = self.records().assigned.as_ref().map(|version| &version.source);

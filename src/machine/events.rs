@@ -183,7 +183,13 @@ pub fn proven(source: &Source, after: Duration) -> Event {
 
 /// A kubelet that nobody judges hung for so long; the next one that does is restarted after `next`.
 #[must_use]
-pub fn hung(source: Option<&Source>, missing: &str, unresponsive_for: Duration, with: &str, next: Duration) -> Event {
+pub(crate) fn hung(
+    source: Option<&Source>,
+    missing: &str,
+    unresponsive_for: Duration,
+    with: &str,
+    next: Duration,
+) -> Event {
     let unresponsive_for = GoDuration(Duration::from_secs(unresponsive_for.as_secs()));
     let message = format!(
         "Hung, {missing} for {unresponsive_for} while the machine is well and the container runtime answers: restarted with {with}; \

@@ -134,7 +134,7 @@ impl State {
         };
         let equal = content.is_some() && content == running.digest.as_ref();
         if equal {
-            self.process.running_mut().version.clone_from(desired);
+            self.process.rename(desired.clone());
         }
         equal
     }
@@ -181,7 +181,7 @@ impl State {
         if self.records().versions().any(|known| *known == version) {
             self.learn_content(version.clone(), &rendered.digest);
         }
-        self.versions.could_be_read(version, rendered, self.clock.now);
+        self.versions.note_readable(version, rendered, self.clock.now);
     }
 
     /// The same of the local files. What a start asked for is what the kubelet was started with.
@@ -235,12 +235,12 @@ impl State {
                 // What this binary ran before is not judged now: it is no news to it, and a start must not wait.
                 let ran = self.running().digest.as_ref() == Some(&rendered.digest)
                     && self.process.started_kubelet() == self.process.kubelet_id();
-                match (ran, self.refused_late(&rendered.digest)) {
-                    (false, Some((error, message))) => self.next_refused(error, &message),
-                    (ran, _) if ran || self.is_accepted(&rendered.digest) => {
-                        self.set_stage(Stage::Ready(Some(Box::new(rendered))));
-                    }
-                    _ => self.preflight_next(rendered),
+                if ran || self.is_accepted(&rendered.digest) {
+                    self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+                } else if let Some((error, message)) = self.refused_late(&rendered.digest) {
+                    self.next_refused(error, &message);
+                } else {
+                    self.preflight_next(rendered);
                 }
             }
             (Some(version), Err(error)) => {
@@ -264,7 +264,7 @@ impl State {
 
     fn preflight_next(&mut self, rendered: Rendered) {
         // There is one preflight at a time and the start goes first; the change is found again.
-        self.change = None;
+        self.drop_change();
         self.ask_verdict(Asker::Start, &rendered, Afterwards::Ends, limits::LAUNCH_PREFLIGHT_DEADLINE);
         self.set_stage(Stage::Preflight(Box::new(rendered), self.process.kubelet_id().clone()));
     }

@@ -85,9 +85,11 @@ named! {
         Memory = "the machine is short of memory",
         /// The machine is short of process ids.
         ProcessIds = "the machine is short of process ids",
-        /// As these, a trial is suspended.
+        /// What suspends a trial, too.
         Runtime = Suspension::Runtime.message(),
+        /// What suspends a trial, too.
         DiskFull = Suspension::DiskFull.message(),
+        /// What suspends a trial, too.
         ShuttingDown = Suspension::ShuttingDown.message(),
     }
 }
@@ -195,7 +197,7 @@ impl State {
         }
     }
 
-    /// It was alive at some time, as seen now, or by the worker before, which this one goes on for.
+    /// It was seen alive, by this worker or by the one before.
     pub(super) fn note_alive(&mut self, was_alive: bool) {
         if let Some(run) = self.process.run().filter(|_| was_alive) {
             self.liveness.seen_of(run.started).was_alive = true;

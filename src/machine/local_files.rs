@@ -94,13 +94,13 @@ impl State {
             return false;
         };
         if !assigned.is_local_files() {
-            self.change = None; // its time is kept: it is found again
+            self.drop_change();
             self.reconsider();
         } else if self.are_local_files_unproven() {
             self.local_files.compare_by(self.clock.after(limits::LOCAL_FILES_RETRY));
             return true;
         } else {
-            self.change = None; // its time is kept: it is found again
+            self.drop_change();
             self.download_again();
         }
         self.local_files.taken_up = found;

@@ -68,8 +68,9 @@ impl OnRequest {
         self.inquiry.is_some()
     }
 
-    pub(super) fn leave_content(&mut self, leaves: bool) {
-        self.leaves_content = leaves;
+    /// True while its content may lie on the disk.
+    pub(super) fn note_content(&mut self, is_left: bool) {
+        self.leaves_content = is_left;
     }
 }
 

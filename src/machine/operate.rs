@@ -247,7 +247,7 @@ impl State {
             }
             EventReason::Pinned | EventReason::Unpinned => {
                 if let Some(version) = &execution.about {
-                    self.versions.usable_again(version);
+                    self.versions.forget_unusable(version);
                 }
                 self.reconsider();
                 self.lose_health();

@@ -9,6 +9,7 @@ use super::records::{Phase, RunningConfig, Started, Version};
 use super::standby::Standby;
 use super::{Counter, Level, Run, State, limits};
 use kubelet_config::duration;
+use kubelet_config::policy::Signed;
 
 /// The kubelet's process as the machine sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,9 +98,19 @@ impl Process {
         &self.kubelet_id
     }
 
-    /// What runs is the same content, under another name, signed anew, or with other fields that flags override.
-    pub(super) fn running_mut(&mut self) -> &mut RunningConfig {
-        &mut self.running
+    /// It is called by another name now; the content is the same.
+    pub(super) fn rename(&mut self, version: Option<Version>) {
+        self.running.version = version;
+    }
+
+    /// Fields of it that flags override.
+    pub(super) fn set_shadowed(&mut self, shadowed: Vec<String>) {
+        self.running.shadowed = shadowed;
+    }
+
+    /// The same content, signed anew.
+    pub(super) fn set_signed(&mut self, signed: Option<Signed>) {
+        self.running.signed = signed;
     }
 
     /// What runs with local files that could not be read in time runs with these; false if it does not.

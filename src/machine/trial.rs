@@ -317,7 +317,7 @@ impl State {
         (records.phase, records.reset) = (Phase::Settled, None);
         records.raise_sequence(attempt.signed.as_ref());
         records.good_signals = self.good_signals(attempt.baseline.as_ref());
-        records.bad.proven(&attempt.version, self.process.started_kubelet());
+        records.bad.forget_proven(&attempt.version, self.process.started_kubelet());
         keep_proven(&mut records.proven, before, &attempt.version);
     }
 

@@ -184,12 +184,12 @@ impl BadVersions {
     }
 
     /// It is proven with this binary, and did not fail with it, whatever was said of it under another name.
-    pub(super) fn proven(&mut self, version: &Version, kubelet: &KubeletId) {
+    pub(super) fn forget_proven(&mut self, version: &Version, kubelet: &KubeletId) {
         self.0.retain(|bad| !bad.holds(version, kubelet));
     }
 
     /// It was not to blame for its latest failure. With another binary it may have failed for itself.
-    pub(super) fn clear(&mut self, version: &Version) {
+    pub(super) fn forget_latest(&mut self, version: &Version) {
         let failed = self.iter().rev().find(|bad| bad.is_about(version)).map(|bad| bad.kubelet.clone());
         self.0.retain(|bad| !bad.is_about(version) || Some(&bad.kubelet) != failed.as_ref());
     }
@@ -314,12 +314,12 @@ impl Versions {
     }
 
     /// It was started, saved anew, or somebody wants it tried again.
-    pub(super) fn usable_again(&mut self, version: &Version) {
+    pub(super) fn forget_unusable(&mut self, version: &Version) {
         self.unusable.remove(&key(version));
     }
 
     /// It could be read, too late for whoever asked: it is worth a try, and the next one need not wait for it.
-    pub(super) fn could_be_read(&mut self, version: Version, rendered: Rendered, now: Moment) {
+    pub(super) fn note_readable(&mut self, version: Version, rendered: Rendered, now: Moment) {
         let unread = self.unusable.get_mut(&key(&version)).filter(|unusable| unusable.error == ConfigError::Internal);
         if let Some(unusable) = unread {
             unusable.until = now;
@@ -328,7 +328,7 @@ impl Versions {
     }
 
     /// What is stored of this content is whole, and no longer damaged. A disk that gave no answer may give none again.
-    pub(super) fn is_whole(&mut self, content: &Digest, now: Moment) {
+    pub(super) fn note_whole(&mut self, content: &Digest, now: Moment) {
         let damaged = self.unusable.get_mut(&content.0).filter(|unusable| unusable.error == ConfigError::Load);
         if let Some(unusable) = damaged {
             unusable.until = unusable.until.min(now);

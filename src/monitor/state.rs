@@ -138,6 +138,8 @@ pub struct Monitor {
     pub(super) children: BTreeMap<Role, Child>,
     /// What all workers are told alike.
     pub(super) told: Status,
+    /// Until it is reaped: why a child was killed.
+    pub(super) killed: BTreeMap<Role, String>,
     /// What is started if no worker says what.
     pub(super) last: Vec<String>,
     pub(super) runs: u64,

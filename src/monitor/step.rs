@@ -87,6 +87,7 @@ impl Monitor {
     fn kill(&mut self, role: Role, why: &str) {
         if self.enter(role, Phase::Killed) {
             self.out.push(Action::Signal(role, SIGKILL));
+            self.killed.insert(role, format!("it was killed: {why}"));
             if role != Role::Standby {
                 self.out.push(Action::Log(format!("{}: it is killed: {why}", self.name(role))));
             }
@@ -122,7 +123,8 @@ impl Monitor {
         if let Some(code) = self.refusal(role, exit) {
             return self.out.push(Action::Exit(code));
         }
-        self.gone(role, &exit.to_string());
+        let how = self.killed.remove(&role).unwrap_or_else(|| exit.to_string());
+        self.gone(role, &how);
         let ended = self.children.remove(&role).map(|child| Child { exit: Some(exit), ..child });
         self.told.ended = ended.filter(|_| role == Role::Kubelet).or(self.told.ended);
     }

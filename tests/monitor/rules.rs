@@ -121,6 +121,9 @@ fn a_silent_worker_is_replaced() {
     world.pass(SILENCE + Duration::from_secs(1));
     assert!(!world.processes[&before].alive);
     assert_eq!((world.workers().len(), world.starts), (1, 1));
+    world.hello(world.workers()[0]);
+    let why = status(&world).before.unwrap();
+    assert!(why.contains("worker 1") && why.ends_with("it says nothing any more"), "the next one tells why: {why}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub(crate) struct Outbox {
     /// Events, oldest first.
     pub(crate) events: VecDeque<HistoryEntry>,
     /// The Node's annotations as sent to the machine, which must learn of one that was
-    /// taken away while we were not connected; none if nothing was sent in this life.
+    /// taken away while we were not connected; none if nothing was sent in this life, or it is to be sent anew.
     pub(crate) annotations: Option<Input>,
     /// The same of what the Node is asked to judge, and its answer.
     pub(crate) preflight: Option<Input>,

@@ -61,7 +61,7 @@ impl Session<'_> {
     /// Works until the credentials are of no more use, or the supervisor ends.
     pub(crate) async fn run(
         &mut self,
-        commands: &mut UnboundedReceiver<ClusterRequest>,
+        requests: &mut UnboundedReceiver<ClusterRequest>,
     ) -> Result<Infallible, SessionEnd> {
         let mut node = ObjectWatch::<NodeView>::new(Api::all(self.client.clone()), &self.node_name);
         let _ = self.inputs.send(Input::NodeName(self.node_name.clone()));
@@ -76,7 +76,7 @@ impl Session<'_> {
             tokio::select! {
                 // Cancel-safe: recv, next and pass keep their place, and requests in flight
                 // are kept across turns.
-                request = commands.recv() => {
+                request = requests.recv() => {
                     let watch = matches!(request, Some(ClusterRequest::Watch(_)));
                     if let Some(query) = self.outbox.accept(request.ok_or(SessionEnd::Shutdown)?) {
                         self.query(query);

@@ -45,7 +45,7 @@ impl State {
         if let Some(unusable) = self.versions.unusable(&version).filter(|unusable| !self.clock.reached(unusable.until))
         {
             let (why, until) = (unusable.why.clone(), unusable.until);
-            self.change = None; // it could not be started a while ago: that is not tried again before its time
+            self.drop_change(); // it could not be started a while ago: that is not tried again before its time
             return self.postpone_until(why, until);
         }
         if let Err(why) = confirm_within.and(self.courtesy(&rendered.annotations)) {
@@ -138,8 +138,8 @@ impl State {
         records.bad.admit(&version.source);
         records.assigned = Some(version.clone());
         if self.running().digest.as_ref() == Some(&rendered.digest) {
-            let running = self.process.running_mut();
-            (running.shadowed, running.signed) = (rendered.shadowed, rendered.admission.signed);
+            self.process.set_shadowed(rendered.shadowed);
+            self.process.set_signed(rendered.admission.signed);
         }
         if records == *self.records() {
             return self.end_change(&version.source);

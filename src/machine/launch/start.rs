@@ -14,9 +14,9 @@ impl State {
         let content = rendered.as_ref().map(|rendered| &rendered.digest);
         match self.kubelet() {
             Kubelet::Running(_) if content.is_some() && content == self.running().digest.as_ref() => {
-                self.process.running_mut().version = version;
+                self.process.rename(version);
                 if let Some(rendered) = rendered {
-                    self.process.running_mut().shadowed = rendered.shadowed;
+                    self.process.set_shadowed(rendered.shadowed);
                 }
                 self.launch.next = None;
             }
@@ -102,7 +102,7 @@ impl State {
             self.versions.note_known(version, rendered);
         }
         if let Some(version) = &version {
-            self.versions.usable_again(version);
+            self.versions.forget_unusable(version);
         }
         self.start(version, rendered.map(|rendered| *rendered));
     }

@@ -44,6 +44,9 @@ impl State {
     /// The wait for a confirmation: it ends, or what is left of it is noted now and then.
     pub(super) fn tick_confirmation(&mut self, wait: &ConfirmationWait) {
         let boot_id = self.settings.boot_id();
+        if wait.boot_id != boot_id {
+            return; // it was not begun anew in this boot: its clock stands still
+        }
         let now = self.clock.now;
         let is_over = |seconds| self.clock.reached(Moment { boot: Duration::from_secs(seconds), ..now });
         let noted_until = wait.until.saturating_sub(wait.left) + limits::CONFIRM_RECORD_INTERVAL.as_secs();

@@ -23,9 +23,13 @@ use crate::machine::records::{Phase, Records, Version};
 use crate::machine::versions::is_same;
 use crate::machine::{Level, Run, State, events, limits};
 
-/// What the control test has found: last known good lives in what the version died of; or it does not, or nobody can tell, and so
-/// the version is not to blame.
-type Finding = Result<(), &'static str>;
+/// What the control test has found.
+enum Finding {
+    /// Last known good lives in what the version died of.
+    ToBlame,
+    /// It does not; or nobody can tell.
+    NotToBlame(&'static str),
+}
 
 /// The table above, but for last known good failing in the same way.
 fn finding(failure: Failure, failed: FailedRun, run: &Run, trial: Duration, clock: &Clock) -> Option<Finding> {
@@ -33,23 +37,25 @@ fn finding(failure: Failure, failed: FailedRun, run: &Run, trial: Duration, cloc
     if failure.family() == Some(FailureFamily::Process) {
         let in_outage = failed.in_outage || failed.lacked_contact && failed.control_lacked_it;
         if in_outage && run.is_good(Signal::ApiServer) {
-            return Some(Err("the API server was away, and is back: nobody can tell what it would have done"));
+            return Some(Finding::NotToBlame(
+                "the API server was away, and is back: nobody can tell what it would have done",
+            ));
         }
         let since = if in_outage { run.ready_at } else { run.well_since };
         let is_alike = !in_outage || run.bad.contains_key(&Signal::ApiServer);
-        return (is_alike && lived(since)).then_some(Ok(()));
+        return (is_alike && lived(since)).then_some(Finding::ToBlame);
     }
     if !lived(run.healthy_since) {
         return None;
     }
     Some(match failure.family() {
         Some(FailureFamily::Contact) if failed.control_lacked_it => {
-            Err("the API server could not be reached with last known good either")
+            Finding::NotToBlame("the API server could not be reached with last known good either")
         }
         Some(FailureFamily::Runtime) if failed.control_lacked_it => {
-            Err("the container runtime did not answer with last known good either")
+            Finding::NotToBlame("the container runtime did not answer with last known good either")
         }
-        _ => Ok(()),
+        _ => Finding::ToBlame,
     })
 }
 
@@ -75,13 +81,13 @@ impl State {
             Phase::ControlTest(attempt, failure) if self.writer.is_idle() => {
                 let trial = self.settings.trial_duration;
                 match finding(failure, attempt.failed, run, trial, &self.clock) {
-                    Some(Ok(())) => {
+                    Some(Finding::ToBlame) => {
                         let active = Version::name(self.active());
                         self.log(Level::Info, format!("{active} lives: the fault was with {}", attempt.version));
                         let records = Records { phase: Phase::Settled, ..self.records().clone() };
                         self.propose(records, Proposal::Note);
                     }
-                    Some(Err(why)) => self.not_to_blame(why),
+                    Some(Finding::NotToBlame(why)) => self.not_to_blame(why),
                     None if self.is_waited_for(needed(failure, attempt.failed, trial)) => {
                         self.not_to_blame("what runs does not get well either: nobody can tell");
                     }
@@ -138,7 +144,7 @@ impl State {
         let Some(mut attempt) = self.records().phase.attempt().cloned() else { return };
         let version = attempt.version.clone();
         let mut records = self.records().clone();
-        records.bad.clear(&version);
+        records.bad.forget_latest(&version);
         self.versions.judge_anew(version.digest.as_ref());
         attempt.clearances = attempt.clearances.saturating_add(1);
         attempt.runtime_tested |= self.is_tested_for_runtime();

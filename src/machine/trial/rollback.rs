@@ -56,8 +56,8 @@ impl State {
         self.new_decision();
     }
 
-    /// A trial is over without a verdict: once the version can be used again it is switched to like any change, in contact
-    /// and with a baseline of then.
+    /// A trial is over without a verdict. The version is looked at anew: it comes back like any change, in contact and with a
+    /// baseline of then.
     pub(in crate::machine) fn end_trial_without_verdict(&mut self) {
         self.writer.apply_before_write(Records { phase: Phase::Settled, ..self.records().clone() });
         self.reconsider();

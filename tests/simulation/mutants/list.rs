@@ -332,7 +332,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "what is proven is marked",
         file: "machine/trial.rs",
         function: "promote",
-        original: "records.bad.proven(&attempt.version, self.process.started_kubelet());",
+        original: "records.bad.forget_proven(&attempt.version, self.process.started_kubelet());",
         mutated: r"records.bad = records
             .bad
             .iter()

@@ -29,7 +29,8 @@ impl Verb {
             Self::Resume(_) => resume(&api, &pool).await?,
             Self::Undo(args) => Some(undo(&api, &pool, args.to_revision.as_deref()).await?),
             Self::Retry(_) => Some(retry(&api, &pool).await?),
-            Self::Pause(_) | Self::Status(_) => return pause(&api, &pool).await,
+            Self::Pause(_) => return pause(&api, &pool).await,
+            Self::Status(_) => None, // it has returned
         };
         let reporter = ProgressReporter::new(named.quiet);
         if let Some(done) = done {
