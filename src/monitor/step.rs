@@ -75,6 +75,7 @@ impl Monitor {
     /// A child is asked for, or another role is a child's.
     fn add(&mut self, role: Role, child: Child) {
         self.children.insert(role, Child { since: self.now, heard: self.now, ..child });
+        self.killed.remove(&role); // of one before that was never there
     }
 
     /// The child is in this phase from now on. False if it is not there, or as far already.
