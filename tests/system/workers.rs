@@ -148,7 +148,7 @@ fn three_early_ends_bring_the_monitors_own_binary() {
         });
         rig.wait_status("it begins", |status| status["worker"] == 4);
         let log = rig.log();
-        let ends = log.lines().filter(|line| line.starts_with("kubelet-supervisor: worker ") && line.contains(how));
+        let ends = log.lines().filter(|line| line.contains(how) && line.ends_with("; the kubelet goes on"));
         assert_eq!(ends.count(), 2, "{log}");
         assert_ne!(file(&rig.at("supervisor").display().to_string()), own);
         rig.prove("a", &configuration("maxPods: 42"));
