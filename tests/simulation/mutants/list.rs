@@ -58,7 +58,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "machine/process.rs",
         function: "end_by",
         original: "self.process.kubelet = Kubelet::Stopping;",
-        mutated: "self.process.kubelet = Kubelet::Waiting { until: self.now };",
+        mutated: "self.process.kubelet = Kubelet::Waiting { until: self.clock.now };",
     },
     Mutant {
         law: Law::OneKubelet,
@@ -162,7 +162,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "machine/launch.rs",
         function: "desired",
         original: "self.desired_with(self.records())",
-        mutated: r"if self.process.starts() == 0 && self.records().pin.is_none() {
+        mutated: r"if self.starts() == 0 && self.records().pin.is_none() {
             None
         } else {
             self.desired_with(self.records())
@@ -601,7 +601,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "machine/process.rs",
         function: "wait_for_restart",
         original: "limits::BACKOFF_TRIAL",
-        mutated: "std::time::Duration::from_millis(100 + self.now.wall_nanos % 7)",
+        mutated: "std::time::Duration::from_millis(100 + self.clock.now.wall_nanos % 7)",
     },
     Mutant {
         law: Law::LastingFaults,
