@@ -10,12 +10,14 @@
 //! SIM_SEED=7 [SIM_STEPS=3000] cargo test … simulation        one world, and what happened in it
 //! SIM_SURVEY=500 cargo test … simulation                     which laws so many worlds break
 //! SIM_MUTANTS=1 cargo test … simulation                      the mutants
+//! SIM_FOUND=1 cargo test … simulation                        each defect ever found, and which law sees it: the track record
 //! SIM_EXHAUSTIVE=120 cargo test … simulation                 every order of events in small worlds, for so many seconds
 //! SIM_MINUTES=30 cargo test … simulation                     new worlds for so long
 //! ```
 #![cfg(test)]
 
 mod exhaustive;
+mod found;
 mod mutants;
 mod worlds;
 
@@ -295,12 +297,16 @@ fn main() -> ExitCode {
     let plan = Plan { steps: number("SIM_STEPS").unwrap_or(WORLD_STEPS), heed: Heed::All, limit: u64::MAX };
     let fine = match (number("SIM_SEED"), number("SIM_MINUTES")) {
         _ if number("SIM_SURVEY").is_some() => survey(number("SIM_SURVEY").unwrap_or_default(), plan),
+        _ if number("SIM_MUTANT").is_some() && std::env::var_os("SIM_FOUND").is_some() => found::series(plan),
         _ if number("SIM_MUTANT").is_some() => mutants::hunt(plan),
+        _ if std::env::var_os("SIM_FOUND").is_some() => found::all(&std::env::var("SIM_FOUND").unwrap_or_default()),
         _ if std::env::var_os("SIM_MUTANTS").is_some() => mutants::all(),
         _ if number("SIM_EXHAUSTIVE").is_some() => exhaustive::search(number("SIM_EXHAUSTIVE").unwrap_or_default()),
         (Some(seed), _) => replay(seed, plan),
         (None, Some(minutes)) => for_minutes(minutes, plan),
-        (None, None) => honest(number("SIM_TARGET").unwrap_or(TARGET), plan) & exhaustive::search(EXHAUSTIVE),
+        (None, None) => {
+            found::is_current() & honest(number("SIM_TARGET").unwrap_or(TARGET), plan) & exhaustive::search(EXHAUSTIVE)
+        }
     };
     if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -3,7 +3,10 @@
 //! The sources are copied, and each listed expression becomes `if crate::mutant(N) { MUTATED } else { ORIGINAL }`; what comes
 //! of that is built once, and run once for each mutant.
 
+mod defects;
 mod list;
+
+pub use defects::{Back, Defect, FoundBy, all as defects};
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,6 +38,43 @@ pub struct Mutant {
     pub mutated: &'static str,
 }
 
+/// A small edit of the core, by place and meaning.
+#[derive(Clone, Copy)]
+pub struct Edit {
+    /// Below `src/`.
+    pub file: &'static str,
+    /// The function there.
+    pub function: &'static str,
+    /// An expression, or a statement with its semicolon, that is in the function once, however it is laid out.
+    pub original: &'static str,
+    /// What stands in its place.
+    pub mutated: &'static str,
+}
+
+impl Mutant {
+    fn edit(&self) -> Edit {
+        let Self { file, function, original, mutated, .. } = *self;
+        Edit { file, function, original, mutated }
+    }
+}
+
+/// Of all mutants, by their numbers: those of laws, and then those that bring a defect back.
+fn edits() -> Vec<Edit> {
+    let own = defects().filter_map(|defect| if let Back::Edit(edit) = defect.back { Some(edit) } else { None });
+    MUTANTS.iter().map(Mutant::edit).chain(own).collect()
+}
+
+/// The number of the mutant that brings a defect back, if there is one.
+pub fn number_of(defect: &Defect) -> Option<u64> {
+    let is_edit = |other: &&Defect| matches!(other.back, Back::Edit(_));
+    let number = match defect.back {
+        Back::Mutant(name) => MUTANTS.iter().position(|mutant| mutant.name == name),
+        Back::Edit(_) => defects().filter(is_edit).position(|it| it.id == defect.id).map(|at| MUTANTS.len() + at),
+        Back::Nothing(_) | Back::Elsewhere(_) => None,
+    };
+    number.map(|number| number as u64)
+}
+
 /// What a build needs.
 const COPIED: &[&str] = &["Cargo.lock", "src", "crates", "tests", "benches", "examples", "packaging"];
 
@@ -56,21 +96,14 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// Builds all mutants and runs each.
 pub fn all() -> bool {
     let began = Instant::now();
-    let binary = match prepare().and_then(|dir| build(&dir)) {
-        Ok(binary) => binary,
-        Err(why) => {
-            println!("{why}");
-            return false;
-        }
-    };
-    println!("built in {:.0} s", began.elapsed().as_secs_f64());
+    let Some(binary) = built() else { return false };
     let only = std::env::var("SIM_MUTANTS").unwrap_or_default();
     let found = Mutex::new(vec![String::new(); MUTANTS.len()]);
     on_all_cores(|number| {
         let at = usize::try_from(number).unwrap_or(usize::MAX);
         let Some(mutant) = MUTANTS.get(at) else { return false };
         if only == "1" || mutant.name.contains(&only) {
-            let result = hunted(&binary, number).unwrap_or_else(|error| error.to_string());
+            let result = hunted(&binary, number, None).unwrap_or_else(|error| error.to_string());
             println!("{:<18} {:<58} {result}", format!("{:?}", mutant.law), mutant.name);
             found.lock().unwrap()[at] = result;
         }
@@ -80,6 +113,21 @@ pub fn all() -> bool {
     let fine = report(&found, only == "1");
     println!("{} mutants, {:.0} s", MUTANTS.len(), began.elapsed().as_secs_f64());
     fine
+}
+
+/// This very test, with all mutants in the core.
+pub fn built() -> Option<PathBuf> {
+    let began = Instant::now();
+    match prepare().and_then(|dir| build(&dir)) {
+        Ok(binary) => {
+            println!("built in {:.0} s", began.elapsed().as_secs_f64());
+            Some(binary)
+        }
+        Err(why) => {
+            println!("{why}");
+            None
+        }
+    }
 }
 
 fn report(found: &[String], complete: bool) -> bool {
@@ -113,13 +161,17 @@ fn prepare() -> Result<PathBuf, String> {
     let manifest = fs::read_to_string(root.join("Cargo.toml")).map_err(failed)?;
     let manifest = manifest.replacen("version = \"", "version = \"0.0.0-mutants+", 1);
     write(&dir.join("Cargo.toml"), manifest.as_bytes()).map_err(failed)?;
-    let files: BTreeSet<&str> = MUTANTS.iter().map(|mutant| mutant.file).chain(["lib.rs"]).collect();
+    let edits = edits();
+    // A part of an expression is looked for once the whole has a mutant beside it.
+    let mut longest_first: Vec<usize> = (0..edits.len()).collect();
+    longest_first.sort_by_key(|number| std::cmp::Reverse(edits[*number].original.len()));
+    let files: BTreeSet<&str> = edits.iter().map(|edit| edit.file).chain(["lib.rs"]).collect();
     for file in files {
         let path = root.join("src").join(file);
         let original = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let mut text = original.clone();
-        for (number, mutant) in MUTANTS.iter().enumerate().filter(|(_, mutant)| mutant.file == file) {
-            text = mutate(&original, &text, mutant, number)?;
+        for number in longest_first.iter().copied().filter(|number| edits[*number].file == file) {
+            text = mutate(&original, &text, edits[number], number)?;
         }
         if file == "lib.rs" {
             text.push_str(SWITCH);
@@ -130,9 +182,9 @@ fn prepare() -> Result<PathBuf, String> {
 }
 
 /// Puts the mutant beside what it replaces. Earlier mutants may be in the text already: what they replaced is there as it was.
-fn mutate(source: &str, text: &str, mutant: &Mutant, number: usize) -> Result<String, String> {
-    let Mutant { name, file, function, original, mutated, .. } = mutant;
-    let no_mutant = |why: &str| format!("src/{file}, fn {function}: {why}, so there is no mutant {name:?}");
+fn mutate(source: &str, text: &str, edit: Edit, number: usize) -> Result<String, String> {
+    let Edit { file, function, original, mutated } = edit;
+    let no_mutant = |why: &str| format!("src/{file}, fn {function}: {why}, so there is no mutant {mutated:?}");
     let body = body(source, function).ok_or_else(|| no_mutant("it is not there once"))?;
     let wanted = tokens(original);
     let found = matches(body, &wanted);
@@ -243,10 +295,11 @@ fn build(dir: &Path) -> Result<PathBuf, String> {
     binary.filter(|_| output.status.success()).ok_or_else(|| format!("the mutants cannot be built:{errors}"))
 }
 
-/// What became of a mutant.
-fn hunted(binary: &Path, number: u64) -> io::Result<String> {
+/// What became of a mutant: what its process says last. With a setting it is not hunted, but does what that asks for.
+pub fn hunted(binary: &Path, number: u64, setting: Option<&str>) -> io::Result<String> {
     let mut command = Command::new(binary);
     command.env_remove("SIM_MUTANTS").env("SIM_MUTANT", number.to_string()).stdout(Stdio::piped());
+    command.envs(setting.map(|name| (name, "1")));
     let mut child = command.spawn()?;
     let Some(mut output) = child.stdout.take() else { return Ok("it says nothing".to_owned()) };
     let text = std::thread::scope(|scope| {
