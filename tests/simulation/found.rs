@@ -10,9 +10,10 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::mutants::{Back, Defect, FoundBy, built, defects, hunted, number_of};
+use super::mutants::{Back, Defect, FoundBy, built, defects, hunted, needs as needed, number_of};
 use super::worlds::{self, Plan, on_all_cores};
 use testkit::sim::laws::Law;
+use testkit::sim::needs::Need;
 
 /// Each defect is brought back in so many series of worlds ...
 const SERIES: u64 = 20;
@@ -20,6 +21,8 @@ const SERIES: u64 = 20;
 const MEDIAN: usize = 10;
 /// A series ends after so many steps.
 const STEPS: u64 = 100_000;
+/// Steps of one world before the peace at its end: many short ones begin more often than few long ones.
+const WORLD_STEPS: &str = "1500";
 /// A defect that no series has caught after so many steps of each is given up. If its median were at the very end, that would
 /// happen to one in thirty.
 const HOPE: u64 = STEPS / 4;
@@ -48,46 +51,54 @@ impl Measured {
 
 type Record = BTreeMap<&'static str, Measured>;
 
-/// Brings all of them back, and writes the page as it goes; or those whose name has this in it, and writes nothing.
+/// Brings all of them back, or those that this names, with commas between them; and writes what came of it as it goes. Of the others the page
+/// keeps what it has.
 pub fn all(only: &str) -> bool {
     let began = Instant::now();
     if !is_in_order() {
         return false;
     }
-    let is_wanted = |it: &&Defect| number_of(it).is_some() && (only == "1" || is_named(it, only));
+    let is_all = only == "1";
+    let is_wanted =
+        |it: &&Defect| number_of(it).is_some() && (is_all || only.split(',').any(|part| is_named(it, part)));
     let wanted: Vec<&Defect> = defects().filter(is_wanted).collect();
     let Some(binary) = built() else { return false };
-    let record = brought_back(&binary, &wanted, |record| {
-        if only == "1" {
-            fs::write(page(), render(record)).unwrap_or_else(|error| panic!("{PAGE}: {error}"));
-        }
+    let before = if is_all { Record::new() } else { read(&fs::read_to_string(page()).unwrap_or_default()) };
+    let ran = brought_back(&binary, &wanted, |ran| {
+        let record = before.clone().into_iter().chain(ran.clone()).collect();
+        fs::write(page(), render(&record)).unwrap_or_else(|error| panic!("{PAGE}: {error}"));
     });
-    let (tried, caught) = counts(&record);
+    let (tried, caught) = counts(&ran);
     println!("{caught} of {tried} defects are caught, {:.0} s", began.elapsed().as_secs_f64());
-    record.len() == wanted.len() && 100 * caught >= AT_LEAST * tried
+    ran.len() == wanted.len() && 100 * caught >= AT_LEAST * tried
 }
 
-/// Runs the mutant of each of these once, whoever shares it.
+/// Runs the mutant of each of these, in the worlds of that defect.
 fn brought_back(binary: &Path, defects: &[&'static Defect], so_far: impl Fn(&Record) + Sync) -> Record {
-    let numbers: BTreeSet<u64> = defects.iter().filter_map(|defect| number_of(defect)).collect();
-    let numbers: Vec<u64> = numbers.into_iter().collect();
     let record = Mutex::new(Record::new());
     on_all_cores(|at| {
-        let Some(number) = usize::try_from(at).ok().and_then(|at| numbers.get(at)).copied() else { return false };
+        let Some(defect) = usize::try_from(at).ok().and_then(|at| defects.get(at)) else { return false };
+        let Some(number) = number_of(defect) else { return true };
         let began = Instant::now();
-        let said = hunted(binary, number, Some("SIM_FOUND")).unwrap_or_else(|error| error.to_string());
-        let seconds = began.elapsed().as_secs_f64();
-        for defect in defects.iter().filter(|defect| number_of(defect) == Some(number)) {
-            println!("{:<22} {said}, {seconds:.0} s", defect.id);
-            if let Ok(measured) = serde_json::from_str(&said) {
-                let mut record = record.lock().unwrap();
-                record.insert(defect.id, measured);
-                so_far(&record);
-            }
+        let settings = [("SIM_FOUND", "1"), (NEEDS, defect.id), ("SIM_STEPS", WORLD_STEPS)];
+        let said = hunted(binary, number, &settings).unwrap_or_else(|error| error.to_string());
+        println!("{:<22} {said}, {:.0} s", defect.id, began.elapsed().as_secs_f64());
+        if let Ok(measured) = serde_json::from_str(&said) {
+            let mut record = record.lock().unwrap();
+            record.insert(defect.id, measured);
+            so_far(&record);
         }
         true
     });
     record.into_inner().unwrap()
+}
+
+/// Names the defect whose worlds are run.
+const NEEDS: &str = "SIM_NEEDS";
+
+/// What these worlds are to have.
+pub fn needs() -> &'static [Need] {
+    needed::of(&std::env::var(NEEDS).unwrap_or_default())
 }
 
 fn is_named(defect: &Defect, part: &str) -> bool {
@@ -108,9 +119,9 @@ impl Series {
 
     /// Runs the next world.
     fn go_on(&mut self, plan: Plan) {
-        let seed = self.next_seed;
+        let seed = worlds::fitting(self.next_seed, plan);
         let outcome = worlds::run(seed, Plan { limit: STEPS - self.steps, ..plan }, false);
-        self.next_seed += 1;
+        self.next_seed = seed + 1;
         self.steps += outcome.steps;
         self.caught_by = outcome.broken().filter(|_| is_harmless(seed));
     }
@@ -147,7 +158,7 @@ fn measured(all: &[Series]) -> Measured {
     Measured { law, caught: steps.len(), steps: median }
 }
 
-/// True if the world breaks no law without the mutant.
+/// True if the same world breaks no law without the mutant.
 fn is_harmless(seed: u64) -> bool {
     let Ok(this) = std::env::current_exe() else { return false };
     let mut command = Command::new(this);
@@ -181,7 +192,7 @@ fn render(record: &Record) -> String {
          **{all} defects. A mutant brought {tried} of them back. The laws caught {caught} of these, {percent} %.** At least {AT_LEAST} % must be caught.{not_run}\n\
          The code makes {prevented} impossible. The simulator cannot reach {elsewhere}; other tests show these.\n\n\
          - A *mutant* is a small edit of the core, by file, function and expression (`tests/simulation/mutants/`). It does what the defect did.\n\
-         - Each mutant runs in {SERIES} series of random worlds. A series ends when any law breaks, or after {STEPS} steps. A world that breaks a law without the mutant does not count.\n\
+         - Each mutant runs in {SERIES} series of directed worlds: they have, and often do, what the defect needs in order to show (`tests/simulation/mutants/defects/needs.rs`). All else is random. A series ends when any law breaks, or after {STEPS} steps. A world that breaks a law without the mutant does not count.\n\
          - A defect is *caught* if at least {MEDIAN} series catch it. All go on at one pace, and end once that is known. *Steps* is the median of the {SERIES} series. A step is one `State::step`.\n\
          - *Law* is the law that broke first in most series. `crates/testkit/src/sim/laws.rs` says what each law means.\n"
     );
@@ -236,7 +247,12 @@ fn is_in_order() -> bool {
     let mut names = BTreeSet::new();
     let twice = defects().find(|it| !names.insert(it.id)).map(|it| format!("{} is there twice", it.id));
     let lost = defects().find(|it| matches!(it.back, Back::Mutant(_)) && number_of(it).is_none());
-    let why = twice.or(lost.map(|it| format!("{} names a mutant that is not in the list", it.id)));
+    let lost = lost.map(|it| format!("{} names a mutant that is not in the list", it.id));
+    let needless = defects().find(|it| number_of(it).is_some() == needed::of(it.id).is_empty());
+    let needless = needless.map(|it| format!("what the worlds of {} are to have does not go with its mutant", it.id));
+    let nobody = needed::NEEDS.iter().find(|(id, _)| defects().all(|it| it.id != *id));
+    let nobody = nobody.map(|(id, _)| format!("{id} is no defect, and has worlds"));
+    let why = twice.or(lost).or(needless).or(nobody);
     if let Some(why) = &why {
         println!("{why}");
     }

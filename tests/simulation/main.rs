@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use testkit::sim::laws::Heed;
-use worlds::{Failure, Plan, many, on_all_cores, run, summary};
+use worlds::{Failure, Plan, fitting, many, on_all_cores, run, summary};
 
 /// Steps of one world before the peace at its end.
 const WORLD_STEPS: u64 = 3000;
@@ -247,6 +247,9 @@ fn survey(worlds: u64, plan: Plan) -> bool {
         if number >= worlds {
             return false;
         }
+        if fitting(seed, plan) != seed {
+            return true;
+        }
         let outcome = run(seed, plan, false);
         steps.fetch_add(outcome.steps, Ordering::Relaxed);
         if let Some(why) = &outcome.failure {
@@ -294,7 +297,12 @@ fn for_minutes(minutes: u64, plan: Plan) -> bool {
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| {})); // each is caught, and told with its seed
-    let plan = Plan { steps: number("SIM_STEPS").unwrap_or(WORLD_STEPS), heed: Heed::All, limit: u64::MAX };
+    let plan = Plan {
+        steps: number("SIM_STEPS").unwrap_or(WORLD_STEPS),
+        heed: Heed::All,
+        limit: u64::MAX,
+        needs: found::needs(),
+    };
     let fine = match (number("SIM_SEED"), number("SIM_MINUTES")) {
         _ if number("SIM_SURVEY").is_some() => survey(number("SIM_SURVEY").unwrap_or_default(), plan),
         _ if number("SIM_MUTANT").is_some() && std::env::var_os("SIM_FOUND").is_some() => found::series(plan),

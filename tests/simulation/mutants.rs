@@ -6,7 +6,7 @@
 mod defects;
 mod list;
 
-pub use defects::{Back, Defect, FoundBy, all as defects};
+pub use defects::{Back, Defect, FoundBy, all as defects, needs};
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -103,7 +103,7 @@ pub fn all() -> bool {
         let at = usize::try_from(number).unwrap_or(usize::MAX);
         let Some(mutant) = MUTANTS.get(at) else { return false };
         if only == "1" || mutant.name.contains(&only) {
-            let result = hunted(&binary, number, None).unwrap_or_else(|error| error.to_string());
+            let result = hunted(&binary, number, &[]).unwrap_or_else(|error| error.to_string());
             println!("{:<18} {:<58} {result}", format!("{:?}", mutant.law), mutant.name);
             found.lock().unwrap()[at] = result;
         }
@@ -295,11 +295,11 @@ fn build(dir: &Path) -> Result<PathBuf, String> {
     binary.filter(|_| output.status.success()).ok_or_else(|| format!("the mutants cannot be built:{errors}"))
 }
 
-/// What became of a mutant: what its process says last. With a setting it is not hunted, but does what that asks for.
-pub fn hunted(binary: &Path, number: u64, setting: Option<&str>) -> io::Result<String> {
+/// What became of a mutant: what its process says last. With settings it is not hunted, but does what they ask for.
+pub fn hunted(binary: &Path, number: u64, settings: &[(&str, &str)]) -> io::Result<String> {
     let mut command = Command::new(binary);
     command.env_remove("SIM_MUTANTS").env("SIM_MUTANT", number.to_string()).stdout(Stdio::piped());
-    command.envs(setting.map(|name| (name, "1")));
+    command.envs(settings.iter().copied());
     let mut child = command.spawn()?;
     let Some(mut output) = child.stdout.take() else { return Ok("it says nothing".to_owned()) };
     let text = std::thread::scope(|scope| {

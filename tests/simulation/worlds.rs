@@ -7,9 +7,13 @@ use std::time::Instant;
 
 use testkit::sim::chaos::Chaos;
 use testkit::sim::laws::{Heed, Law, Tally, broken_law};
+use testkit::sim::needs::Need;
 
 /// Every world of these has a twin without jumps of the wall clock.
 const TWINS: u64 = 8;
+
+/// Of so many seeds one has what a defect needs: the rarest needs fit one in some hundred.
+const SOON: u64 = 100_000;
 
 /// How a world ended.
 #[derive(Default)]
@@ -35,6 +39,17 @@ pub struct Plan {
     pub heed: Heed,
     /// The world ends, wherever it is, after so many.
     pub limit: u64,
+    /// What is to happen often.
+    pub needs: &'static [Need],
+}
+
+/// The first seed from this one on whose world can have what it is to have.
+pub fn fitting(seed: u64, plan: Plan) -> u64 {
+    let fits = |seed: &u64| {
+        let chaos = Chaos::new(*seed, plan.heed, false);
+        plan.needs.iter().all(|need| chaos.has(*need))
+    };
+    if plan.needs.is_empty() { seed } else { (seed..seed + SOON).find(fits).unwrap_or(seed) }
 }
 
 /// Runs the world of a seed, and its twin.
@@ -62,6 +77,7 @@ fn text(cause: &(dyn std::any::Any + Send)) -> String {
 
 fn run_one(seed: u64, plan: Plan, with_log: bool, wall_is_steady: bool) -> (Outcome, u64) {
     let mut chaos = Chaos::new(seed, plan.heed, wall_is_steady);
+    chaos.direct(seed, plan.needs);
     chaos.node.outside.borrow_mut().log = with_log.then(Vec::new);
     chaos.node.outside.borrow_mut().account.limit = plan.limit;
     let result = catch_unwind(AssertUnwindSafe(|| chaos.live(plan.steps)));

@@ -3,6 +3,7 @@
 //! Only the core, and only what the simulator's worlds can reach. A defect that a type or a total function keeps away has none of its
 //! mutants: the row says by what. One that no world of the simulator can have is named with the test that shows it.
 
+pub mod needs;
 mod reviews;
 mod worlds;
 

@@ -15,12 +15,13 @@ use super::harness::Node;
 use super::inputs::Inputs;
 use super::laws::{Heed, Law};
 use super::moments::COURTESY;
+use super::needs::Need;
 use super::policy::Policy;
 use super::records::{checkpoint, content_dir};
 use super::silence::OneSide;
 use super::world::{Behaviour, Coming, Outside, ms};
 
-const NAMES: [&str; 3] = ["blue", "green", "red"];
+pub(super) const NAMES: [&str; 3] = ["blue", "green", "red"];
 
 /// Good ones more often: a world of failures never gets to last known good.
 const BEHAVIOURS: [Behaviour; 25] = [
@@ -56,11 +57,13 @@ const BEHAVIOURS: [Behaviour; 25] = [
 pub struct Chaos {
     pub node: Node,
     rng: Rng,
-    trial: Duration,
+    pub(super) trial: Duration,
     /// Kubelets hang by chance.
-    hangs: bool,
+    pub(super) hangs: bool,
     /// What old worlds did not have.
     pub(super) inputs: Inputs,
+    /// What happens more often than by chance.
+    pub(super) needs: Option<(Rng, &'static [Need])>,
 }
 
 impl Chaos {
@@ -98,7 +101,7 @@ impl Chaos {
             outside.surroundings.no_lease = rng.one_in(8);
             outside.surroundings.refusal = Inputs::refusal(seed);
         }
-        Self { node, rng, trial, hangs, inputs }
+        Self { node, rng, trial, hangs, inputs, needs: None }
     }
 
     pub fn steps(&self) -> u64 {
@@ -113,9 +116,10 @@ impl Chaos {
     pub fn live(&mut self, steps: u64) {
         self.node.boot();
         self.node.outside.borrow_mut().put("blue", &Behaviour::Good.text(0));
+        self.begin_directed();
         while self.steps() < steps {
             self.more_inputs();
-            let what = self.act();
+            let what = self.act_directed().unwrap_or_else(|| self.act());
             self.note(&what);
             let pause = match self.rng.below(8) {
                 0..=2 => Duration::from_millis(self.rng.below(500)),
@@ -188,23 +192,7 @@ impl Chaos {
                 format!("{fault:?} at operation {at}, once: {once}")
             }
             _ => {
-                // A bit flips in the assigned checkpoint, or in the content of last known good.
-                let (assigned, proven) = {
-                    let outside = node.outside.borrow();
-                    let proven = outside.account.lkg.as_ref().and_then(|lkg| lkg.path().map(str::to_owned));
-                    (outside.status.assigned.clone(), proven)
-                };
-                if let Some(path) = proven.filter(|_| rng.one_in(2)) {
-                    let dir = content_dir(&path);
-                    if disk.rot(&dir.join("kubelet.json")) {
-                        let mut outside = node.outside.borrow_mut();
-                        let now = outside.now;
-                        outside.account.rotted = Some((dir.to_owned(), now));
-                        outside.schedule(ms(rng.below(900)), Coming::StoreTouched);
-                    }
-                } else if let Some(source) = assigned {
-                    disk.rot(&checkpoint(&source).join("other"));
-                }
+                rot(node, rng);
                 "something on the disk rots".to_owned()
             }
         }
@@ -354,7 +342,7 @@ impl Chaos {
     }
 
     /// Everything works again.
-    fn mend(&mut self) {
+    pub(super) fn mend(&mut self) {
         let mut outside = self.node.outside.borrow_mut();
         outside.disk.heal();
         let now = outside.now;
@@ -458,6 +446,27 @@ fn administer(outside: &mut Outside, rng: &mut Rng) -> String {
             outside.set_desired(desired.clone());
             format!("the Node says {desired:?}")
         }
+    }
+}
+
+/// A bit flips in the assigned checkpoint, or in the content of last known good.
+pub(super) fn rot(node: &Node, rng: &mut Rng) {
+    let disk = node.outside.borrow().disk.clone();
+    let (assigned, proven) = {
+        let outside = node.outside.borrow();
+        let proven = outside.account.lkg.as_ref().and_then(|lkg| lkg.path().map(str::to_owned));
+        (outside.status.assigned.clone(), proven)
+    };
+    if let Some(path) = proven.filter(|_| rng.one_in(2)) {
+        let dir = content_dir(&path);
+        if disk.rot(&dir.join("kubelet.json")) {
+            let mut outside = node.outside.borrow_mut();
+            let now = outside.now;
+            outside.account.rotted = Some((dir.to_owned(), now));
+            outside.schedule(ms(rng.below(900)), Coming::StoreTouched);
+        }
+    } else if let Some(source) = assigned {
+        disk.rot(&checkpoint(&source).join("other"));
     }
 }
 

@@ -23,15 +23,15 @@ pub struct Inputs {
     /// Workers end by chance.
     workers: Option<Rng>,
     /// Kubelets hang on trial and in a control test as well.
-    hangs: Option<Rng>,
+    pub(super) hangs: Option<Rng>,
     /// Somebody annotates the Node.
     annotations: Option<Rng>,
     /// Somebody asks what would become of a ConfigMap.
-    requests: Option<Rng>,
+    pub(super) requests: Option<Rng>,
     /// Root changes the node's policy.
-    policies: Option<Rng>,
+    pub(super) policies: Option<Rng>,
     /// The machine sleeps.
-    sleeps: Option<Rng>,
+    pub(super) sleeps: Option<Rng>,
     /// ConfigMaps ask for a confirmation, or for courtesy.
     asking: Option<Rng>,
 }

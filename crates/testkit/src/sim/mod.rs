@@ -14,6 +14,7 @@ pub mod inputs;
 pub mod kubelet;
 pub mod laws;
 pub mod moments;
+pub mod needs;
 pub mod policy;
 pub mod ports;
 pub mod records;
