@@ -324,8 +324,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "what failed is not remembered",
         file: "machine/versions.rs",
         function: "add",
-        original: "self.len() >= limits::BAD_VERSIONS",
-        mutated: "!self.is_empty()",
+        original: "self.0.push(new)",
+        mutated: "drop(new)",
     },
     Mutant {
         law: Law::ProvenIsNotBad,
