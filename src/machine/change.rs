@@ -101,7 +101,7 @@ impl State {
         }
     }
 
-    /// A change that nobody asks for any more is not made, however far it is.
+    /// A change that is not assigned any more is not made, however far it is.
     fn drop_unassigned(&mut self) {
         let is_gone = |change: &Change| match &change.source {
             Some(source) => self.sync.is_gone(source),
@@ -326,7 +326,7 @@ impl State {
 
     /// Nothing holds the change any more. It may still be refused for what it would cost, by what is known now.
     ///
-    /// A reset needs nobody's acknowledgement: who withdraws an assignment may have no other way to get rid of it.
+    /// A reset needs no acknowledgement: an administrator may have no other way to get rid of an assignment.
     fn switch(&mut self, source: Option<Source>, rendered: &Rendered) {
         let impacts = self.impacts_of_change(rendered);
         let Some(source) = source else {

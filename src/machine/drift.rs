@@ -65,7 +65,7 @@ impl State {
         if found == Verification::default() {
             self.drift.rounds = 0;
         } else {
-            // It is verified again in any case; whoever fights over a file, or a disk that is full, is not met in a loop.
+            // The store is verified again in any case. Another program that writes the same file, or a full disk, makes no loop of it.
             let due = self.clock.retry(&mut self.drift.rounds, limits::VERIFY_DELAY, limits::VERIFY_RETRY);
             self.drift.due = Some(due);
         }

@@ -122,8 +122,10 @@ impl State {
         if version.digest.is_some() {
             return version;
         }
-        self.writer.learn(|records| records.note_content(&version, digest));
-        self.writer.write_soon();
+        if self.records().versions().any(|known| *known == version) {
+            self.writer.learn(|records| records.note_content(&version, digest));
+            self.writer.write_soon();
+        }
         Version { digest: Some(digest.clone()), ..version }
     }
 }

@@ -111,12 +111,12 @@ impl State {
         self.is_observing() && self.records().phase.attempt().is_some()
     }
 
-    /// What runs is judged by that; `None` where nobody could tell what was good before the change.
+    /// The signals that were good before the change, by which what runs is judged; `None` where these are not known.
     fn baseline(&self) -> Option<&Baseline> {
         self.records().phase.attempt()?.baseline.as_ref()
     }
 
-    /// True if this signal was good before, or if it is healthz and nobody knows.
+    /// True if this signal was good before the change; of healthz also where that is not known.
     pub(super) fn is_required_signal(&self, signal: Signal) -> bool {
         let here = signal != Signal::Healthz || self.running().healthz.is_some();
         here && self.baseline().map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal))

@@ -178,17 +178,17 @@ impl State {
 
     /// The store gave what nobody waits for any more: the next start need not wait for it.
     pub(super) fn loaded_late(&mut self, version: Version, rendered: Rendered) {
-        if self.records().versions().any(|known| *known == version) {
-            self.learn_content(version.clone(), &rendered.digest);
-        }
+        self.learn_content(version.clone(), &rendered.digest);
         self.versions.note_readable(version, rendered, self.clock.now);
     }
 
     /// The same of the local files. What a start asked for is what the kubelet was started with.
     pub(super) fn local_loaded_late(&mut self, asker: Asker, rendered: Rendered) {
         self.fallback.note_local(rendered.digest.clone());
+        if asker != Asker::Start {
+            return;
+        }
         match &mut self.launch.next {
-            _ if asker != Asker::Start => {}
             Some(Next { version: None, stage: Stage::Ready(unread @ None), .. }) => {
                 *unread = Some(Box::new(rendered)); // it waits for its start
             }

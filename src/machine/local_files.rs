@@ -37,7 +37,7 @@ impl LocalFiles {
 }
 
 impl State {
-    /// How what the local files say differs from what runs; `None` if it does not, or nobody knows.
+    /// How the local files differ from what runs; `None` if they do not, or that is not known.
     #[must_use]
     pub fn local_files_difference(&self) -> Option<&LocalFilesDifference> {
         self.local_files.difference.as_ref()

@@ -197,7 +197,7 @@ impl State {
         }
     }
 
-    /// An answer that nobody waits for any more: a fact about a version.
+    /// An answer after its deadline: it is a fact about a version.
     fn learn_late(&mut self, asker: Asker, about: About, answer: Answer) {
         match (about, answer) {
             (About::Content(Some(version)), Answer::Loaded(_, Ok(rendered))) => self.loaded_late(version, rendered),

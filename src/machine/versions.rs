@@ -255,12 +255,12 @@ pub(super) struct Unusable {
     times: u32,
 }
 
-/// A content that a kubelet binary was asked about in vain.
+/// A content on which a kubelet binary gave no verdict in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unjudged {
     content: Digest,
     kubelet: KubeletId,
-    /// It was refused after its time.
+    /// It refused the content after that time.
     refused: Option<(ConfigError, String)>,
 }
 
@@ -360,15 +360,18 @@ impl Versions {
     /// The kubelet gave no verdict in time.
     pub(super) fn note_unjudged(&mut self, content: Digest, kubelet: KubeletId) {
         if self.unjudged(&content, &kubelet).is_none() {
-            self.unjudged.insert(0, Unjudged { content, kubelet, refused: None });
-            self.unjudged.truncate(limits::BAD_VERSIONS);
+            self.keep_unjudged(Unjudged { content, kubelet, refused: None });
         }
     }
 
     /// It refuses it after that time.
     pub(super) fn note_refused(&mut self, content: Digest, kubelet: KubeletId, error: ConfigError, why: String) {
         self.unjudged.retain(|known| (&known.content, &known.kubelet) != (&content, &kubelet));
-        self.unjudged.insert(0, Unjudged { content, kubelet, refused: Some((error, why)) });
+        self.keep_unjudged(Unjudged { content, kubelet, refused: Some((error, why)) });
+    }
+
+    fn keep_unjudged(&mut self, unjudged: Unjudged) {
+        self.unjudged.insert(0, unjudged);
         self.unjudged.truncate(limits::BAD_VERSIONS);
     }
 
