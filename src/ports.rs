@@ -10,7 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::machine::evidence::LeaseObservation;
 use crate::machine::history::HistoryEntry;
@@ -18,8 +21,10 @@ use crate::machine::model::{KubeletId, Moment, Rendered, RunId};
 use crate::machine::{Answer, FetchError, Input, Ticket};
 
 pub use crate::machine::StoreRequest;
+use kubelet_config::drop_in::DropIn;
 use kubelet_config::policy::NodePolicy;
-use kubelet_config::rendering::{DropIn, HealthzTarget};
+use kubelet_config::rendering::HealthzTarget;
+use kubelet_config::schema;
 use kubelet_config::source::{ConfigAnnotations, ConfigMapRef, Merge};
 use kubelet_config::status::NodeConfigStatus;
 
@@ -93,6 +98,10 @@ pub trait Local {
     }
     /// The identity of the kubelet binary.
     fn kubelet_id(&self) -> KubeletId;
+    /// The kubelet's minor version, if it is known by now.
+    fn kubelet_minor(&self) -> Option<u64> {
+        None
+    }
     /// The merge mode of ConfigMaps that say nothing.
     fn default_merge(&self) -> Merge;
     /// The node's policy, read now.
@@ -101,6 +110,26 @@ pub trait Local {
     /// Why it cannot be read, or what in it is wrong.
     fn policy(&self) -> Result<LocalPolicy, String> {
         Ok(LocalPolicy::default())
+    }
+}
+
+/// The version of the kubelet's binary, once it has said so: `v1.30.2`.
+#[derive(Clone, Debug, Default)]
+pub struct KubeletVersion(Arc<Mutex<Option<String>>>);
+
+impl KubeletVersion {
+    pub(crate) fn set(&self, version: Option<String>) {
+        *self.0.lock() = version;
+    }
+
+    /// `None`: it did not say so yet, or does not.
+    pub(crate) fn get(&self) -> Option<String> {
+        self.0.lock().clone()
+    }
+
+    /// The same as a minor version.
+    pub(crate) fn minor(&self) -> Option<u64> {
+        schema::minor(self.0.lock().as_deref()?).ok()
     }
 }
 

@@ -15,9 +15,9 @@ use super::policy::PolicyFile;
 use crate::os::{boot_time, ownership};
 
 use crate::machine::model::KubeletId;
-use crate::ports::{self, LocalError, LocalPolicy, Snapshot};
+use crate::ports::{self, KubeletVersion, LocalError, LocalPolicy, Snapshot};
+use kubelet_config::drop_in::{DROP_IN_DEPTH, DropIn};
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::rendering::{DROP_IN_DEPTH, DropIn};
 use kubelet_config::source::Merge;
 use kubelet_config::yaml;
 
@@ -37,6 +37,8 @@ pub struct LocalFiles {
     pub policy: PolicyFile,
     /// `--follow-local`.
     pub followed: bool,
+    /// What the kubelet says that it is.
+    pub version: KubeletVersion,
 }
 
 impl LocalFiles {
@@ -94,6 +96,10 @@ impl ports::Local for LocalFiles {
     fn kubelet_id(&self) -> KubeletId {
         let id = FileId::of(&self.program);
         id.map(|id| KubeletId(format!("{}:{id}", self.program.display()))).unwrap_or_default()
+    }
+
+    fn kubelet_minor(&self) -> Option<u64> {
+        self.version.minor()
     }
 
     fn default_merge(&self) -> Merge {

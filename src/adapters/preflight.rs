@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
@@ -20,7 +19,7 @@ use super::process::{self, Confinement, ProgramOutput};
 use crate::machine::model::{PreflightResult, Rendered, Verdict};
 use crate::machine::{Answer, Input};
 use crate::os::ownership;
-use crate::ports;
+use crate::ports::{self, KubeletVersion};
 use kubelet_config::flags::{ConfigDir, FlagOverrides, KubeletArgs};
 
 mod classify;
@@ -74,7 +73,7 @@ pub(crate) struct KubeletPreflight {
     judge: Judge,
     inputs: UnboundedSender<Input>,
     metrics: Metrics,
-    version: Arc<Mutex<Option<String>>>,
+    version: KubeletVersion,
     /// What may wait to be the next kubelet; `None`: nobody may.
     standby: Option<StandbyKubelet>,
     run: Option<JoinHandle<()>>,
@@ -86,7 +85,7 @@ impl KubeletPreflight {
         command: PreflightCommand,
         inputs: UnboundedSender<Input>,
         metrics: Metrics,
-        version: Arc<Mutex<Option<String>>>,
+        version: KubeletVersion,
         standby: Option<StandbyKubelet>,
     ) -> Self {
         Self { judge: Judge::new(command), inputs, metrics, version, standby, run: None }
@@ -147,7 +146,7 @@ impl ports::Preflight for KubeletPreflight {
         let stands_by = self.standby.is_some();
         tokio::spawn(async move {
             let found = version(&judge.command.program, &judge.command.args).await;
-            known.lock().clone_from(&found);
+            known.set(found.clone());
             let _ = inputs.send(found.map_or(Input::Tick, Input::KubeletVersion));
             // Asked again when it matters. Either run makes the throw-away certificates, which takes a kubelet 0.4 s, before the
             // first change does.

@@ -7,16 +7,16 @@ use clap::Args;
 use nix::unistd::mkdtemp;
 
 use super::common::{Failure, FlagsOption, block_on};
-use super::node::{Node, NodeOptions};
+use super::node::{Node, NodeOptions, ask_version};
 use super::policy;
 use crate::adapters::local_files::LocalFiles;
-use crate::adapters::preflight::{self, PreflightCommand};
+use crate::adapters::preflight::PreflightCommand;
 use crate::daemon::admission::Policy;
 use crate::daemon::render;
 use crate::machine::model::{RenderError, Rendered, Verdict};
 use crate::ports::Checkpoint;
 use kubelet_config::assignment::DEFAULT_KEY as KEY;
-use kubelet_config::flags::{KEY_SUFFIX, KubeletArgs};
+use kubelet_config::flags::KEY_SUFFIX;
 use kubelet_config::policy::{Admission, Comment, KEY_SUFFIX as SIGNATURE_SUFFIX};
 use kubelet_config::rendering::Configuration;
 use kubelet_config::schema::{self, UnknownFields};
@@ -69,6 +69,7 @@ fn judged(options: &Options) -> Result<Result<Vec<String>, RenderError>, Failure
     let Node { local, unknown_fields, .. } = options.node.node().map_err(unknown)?;
     let unknown_fields = options.unknown_fields.or(unknown_fields).unwrap_or_default();
     let (program, args) = (local.program.clone(), local.args.clone());
+    ask_version(&local)?;
     let (rendered, admission) = match file(&options.file, options.signature.as_deref(), &options.flags, &local)? {
         Ok(found) => found,
         Err(error) => return Ok(Err(error)),
@@ -77,7 +78,7 @@ fn judged(options: &Options) -> Result<Result<Vec<String>, RenderError>, Failure
     if let Err(error) = policy::admitted(&admission) {
         return Ok(Err(error));
     }
-    let problems = field_problems(&rendered, &program, &args)?;
+    let problems = schema::messages(&rendered.problems, local.version.minor());
     let by_policy = admission.refuses_unknown_fields;
     if (by_policy || unknown_fields == UnknownFields::Refuse) && !problems.is_empty() {
         let whom = if by_policy { "the node's policy" } else { "--unknown-fields" };
@@ -164,19 +165,6 @@ pub(super) fn report_notes(rendered: &Configuration) {
     for field in &rendered.shadowed {
         eprintln!("note: {field} has no effect, the command line wins");
     }
-}
-
-/// What this kubelet would ignore in the payload. It is asked for its version, if that matters.
-pub(super) fn field_problems(
-    rendered: &Configuration,
-    program: &Path,
-    args: &KubeletArgs,
-) -> Result<Vec<String>, Failure> {
-    if rendered.problems.is_empty() {
-        return Ok(Vec::new());
-    }
-    let version = block_on(preflight::version(program, args))?;
-    Ok(schema::messages(&rendered.problems, version.and_then(|version| schema::minor(&version).ok())))
 }
 
 /// Problems as notes, on stderr.

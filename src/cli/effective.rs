@@ -5,18 +5,16 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::common::{Failure, block_on};
+use super::common::Failure;
 use super::control::{Output, StoreDir};
 use crate::adapters::fsx::Disk;
 use crate::adapters::local_files::LocalFiles;
-use crate::adapters::preflight;
 use crate::adapters::store::FsStore;
 use crate::machine::records::Stored;
 use kubelet_config::effective::{Field, Sources, fields, layers};
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::hazard;
 use kubelet_config::rendering::Configuration;
-use kubelet_config::schema;
 use kubelet_config::source::Source;
 
 /// The configuration that is shown, and what its payload is called.
@@ -64,7 +62,7 @@ pub(super) fn as_it_runs<D: Disk>(mut rendered: Shown, store: &FsStore<D>, store
 }
 
 /// What this kubelet goes by with a configuration.
-pub(super) fn text(rendered: &Shown, local: &LocalFiles, output: Output) -> Result<String, Failure> {
+pub(super) fn text(rendered: &Shown, local: &LocalFiles, output: Output) -> String {
     let args = &local.args;
     let overrides = &rendered.configuration.overrides;
     let file = args.last("config").map(Path::new).and_then(|path| std::path::absolute(path).ok());
@@ -77,16 +75,11 @@ pub(super) fn text(rendered: &Shown, local: &LocalFiles, output: Output) -> Resu
         args: &args.with(overrides),
         added: &KubeletArgs::default().with(overrides),
     };
-    let version = block_on(preflight::version(&local.program, args))?;
-    let minor = version.as_deref().and_then(|version| schema::minor(version).ok());
-    if minor.is_none() {
-        eprintln!("note: the kubelet's version is not known: it does not answer to --version");
-    }
-    let fields = fields(&layers(&sources), minor);
-    Ok(match output {
-        Output::Json => format!("{:#}\n", document(version.as_deref(), &fields)),
+    let fields = fields(&layers(&sources), local.version.minor());
+    match output {
+        Output::Json => format!("{:#}\n", document(local.version.get().as_deref(), &fields)),
         Output::Text => table(&fields),
-    })
+    }
 }
 
 /// Of a value in the table: what is longer is not padded to.

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::common::{Failure, parse_kubelet};
+use super::common::{Failure, block_on, parse_kubelet};
 use super::control::StoreDir;
 use super::run;
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::policy::PolicyFile;
+use crate::adapters::preflight;
 use crate::daemon::settings;
+use crate::ports::KubeletVersion;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy::DEFAULT_PATH;
 use kubelet_config::schema::UnknownFields;
@@ -73,6 +75,16 @@ impl NodeOptions {
     /// `merge` and `policy` where no option says otherwise.
     fn local_files(&self, program: PathBuf, args: KubeletArgs, merge: Merge, policy: PathBuf) -> LocalFiles {
         let policy = PolicyFile { path: self.policy.clone().unwrap_or(policy), ..PolicyFile::default() };
-        LocalFiles { program, args, merge: self.merge.unwrap_or(merge), policy, followed: false }
+        let (merge, version) = (self.merge.unwrap_or(merge), KubeletVersion::default());
+        LocalFiles { program, args, merge, policy, followed: false, version }
     }
+}
+
+/// Asks the kubelet for its version: what it goes by depends on that.
+pub(super) fn ask_version(local: &LocalFiles) -> Result<(), Failure> {
+    local.version.set(block_on(preflight::version(&local.program, &local.args))?);
+    if local.version.minor().is_none() {
+        eprintln!("note: the kubelet's version is not known: it does not answer to --version");
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use super::check;
 use super::common::{Failure, FlagsOption};
 use super::control::{Output, StoreDir};
 use super::effective::{self, Shown};
-use super::node::{Node, NodeOptions};
+use super::node::{Node, NodeOptions, ask_version};
 use super::policy;
 use crate::adapters::fsx::RealDisk;
 use crate::adapters::local_files::LocalFiles;
@@ -16,6 +16,7 @@ use crate::adapters::store::FsStore;
 use crate::daemon::admission::Policy;
 use crate::daemon::render;
 use crate::machine::model::RenderError;
+use kubelet_config::schema;
 use kubelet_config::source::Source;
 
 #[derive(Debug, Args)]
@@ -36,6 +37,7 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     let Node { local, store, .. } = options.node.node()?;
+    ask_version(&local)?;
     let rendered = if let Some(path) = &options.file {
         check::file(path, None, &options.flags, &local)?.and_then(|(configuration, admission)| {
             policy::admitted(&admission)?;
@@ -46,9 +48,9 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     };
     let rendered = rendered.map_err(|error| error.to_string())?;
     check::report_notes(&rendered.configuration);
-    check::report(&check::field_problems(&rendered.configuration, &local.program, &local.args)?);
+    check::report(&schema::messages(&rendered.configuration.problems, local.version.minor()));
     let text = if options.effective {
-        effective::text(&rendered, &local, options.output)?
+        effective::text(&rendered, &local, options.output)
     } else {
         format!("{:#}\n", rendered.configuration.value)
     };

@@ -95,6 +95,7 @@ impl Policy {
             effective,
             local: &own,
             overrides,
+            minor: local.kubelet_minor(),
         };
         Admission::by(policy, &candidate, &found.label_namespaces, signed)
     }

@@ -56,10 +56,11 @@ pub fn configuration(
         }
     }
     let keys = |key: &str| given.and_then(|given| given.checkpoint.files.get(key).cloned());
+    let minor = local.kubelet_minor();
     let with = |local_file: Option<&(String, String)>| {
         let local = local_file.map(|(text, dir)| Text { text, dir });
         let (keys, drop_ins, overrides) = (&keys, &drop_ins, &overrides);
-        rendering::render(&RenderInput { payload, local, merge, keys, configs, drop_ins, args, overrides })
+        rendering::render(&RenderInput { payload, local, merge, keys, configs, drop_ins, args, overrides, minor })
     };
     let local_file = if followed.is_some() { Ok(None) } else { local.config() };
     let fault = match &local_file {

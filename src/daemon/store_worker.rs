@@ -13,9 +13,10 @@ use crate::machine::records::{Stored, Version};
 use crate::machine::{Answer, Input};
 use crate::ports::{Checkpoint, Local, Store, StoreError, StoreRequest, read_whole};
 use kubelet_config::digest::Digest;
+use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy::Admission;
-use kubelet_config::rendering::{self, Configuration, DropIn, Effective};
+use kubelet_config::rendering::{self, Configuration, Effective};
 use kubelet_config::source::{ConfigAnnotations, Source};
 
 /// The kubelet's `--root-dir`, also if the command line has none (options.go, v1.20.2).
@@ -255,7 +256,8 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         // What cannot be read any more was admitted when it was written, and the store is root's.
         let merge = self.local.default_merge();
         let signed = self.store.open(source).map_or(Ok(None), |checkpoint| policy.signed(&checkpoint, source, merge));
-        let Effective { value, healthz } = rendering::effective(found.value, &found.drop_ins, &args);
+        let Effective { value, healthz } =
+            rendering::effective(&found.value, &found.drop_ins, &args, self.local.kubelet_minor());
         let judged = (&value, &found.overrides);
         let admission = policy.admission(Some(source), judged, signed, &self.args, &self.local);
         let out = Configuration {

@@ -1,10 +1,8 @@
 //! The only place that names concrete adapters and hands them to the loop.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::exec::Executor;
@@ -30,7 +28,7 @@ use crate::adapters::store_thread::StoreThread;
 use crate::machine::status as node_status;
 use crate::machine::{Counter, Input, Level, State, StoreRequest, limits};
 use crate::monitor::wire::{IN_USE, Request, Status};
-use crate::ports;
+use crate::ports::{self, KubeletVersion};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::ConfigMapRef;
 
@@ -87,14 +85,14 @@ struct NodeNotifier {
     metrics: Metrics,
     endpoints: Endpoints,
     commands: CommandQueue,
-    version: Arc<Mutex<Option<String>>>,
+    version: KubeletVersion,
 }
 
 impl ports::Notifier for NodeNotifier {
     fn publish(&mut self, state: &State) {
         let summary = node_status::summary(state);
         self.metrics.observe(state);
-        let version = self.version.lock().clone();
+        let version = self.version.get();
         *self.endpoints.page.lock() = StatusPage {
             ready: state.is_ready(),
             status: node_status::status_document(state, version.as_deref()),
@@ -191,7 +189,7 @@ fn assemble(
     file_watch::policy(&settings.policy, inputs.clone());
     clock::watch(inputs.clone());
 
-    let version = Arc::new(Mutex::new(None));
+    let version = KubeletVersion::default();
     let preflight = PreflightCommand {
         program: settings.program.clone(),
         args: settings.args.clone(),
@@ -200,7 +198,7 @@ fn assemble(
     let standby = StandbyKubelet::new(link.clone(), settings.program.clone(), settings.args.clone());
     let standby = settings.standby.then_some(standby);
     let ports = RealPorts {
-        store: store(&settings, inputs.clone(), metrics.clone())?,
+        store: store(&settings, version.clone(), inputs.clone(), metrics.clone())?,
         kubelet: KubeletProcess::start(link.clone(), settings.args.clone(), standby.clone(), inputs.clone(), status),
         preflight: KubeletPreflight::new(preflight, inputs.clone(), metrics.clone(), version.clone(), standby),
         probe: HealthzProbe::new(inputs.clone()),
@@ -220,7 +218,7 @@ fn assemble(
     Ok((Executor::new(State::new(settings.machine), ports), queue))
 }
 
-fn local_files(settings: &Settings) -> LocalFiles {
+fn local_files(settings: &Settings, version: KubeletVersion) -> LocalFiles {
     // Labels may name what an option names, unless the policy says which.
     let default_source = settings.machine.default_source.as_ref().filter(|source| !source.is_local_files());
     let default_source = default_source.map(|source| source.namespace.clone());
@@ -231,12 +229,18 @@ fn local_files(settings: &Settings) -> LocalFiles {
         merge: settings.merge,
         policy: PolicyFile { path: settings.policy.clone(), label_namespaces },
         followed: settings.machine.follow_local,
+        version,
     }
 }
 
 /// The store and the local files, on a thread of their own.
-fn store(settings: &Settings, inputs: UnboundedSender<Input>, metrics: Metrics) -> anyhow::Result<StoreThread> {
-    let local = local_files(settings);
+fn store(
+    settings: &Settings,
+    version: KubeletVersion,
+    inputs: UnboundedSender<Input>,
+    metrics: Metrics,
+) -> anyhow::Result<StoreThread> {
+    let local = local_files(settings, version);
     let files = FsStore::new(RealDisk::guarded(&settings.dir), &settings.dir);
     let mut worker = StoreWorker::new(files, local, settings.args.clone());
     worker.standalone = settings.machine.standalone;
@@ -294,7 +298,7 @@ fn cluster(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Metric
     if settings.args.last("kubeconfig").is_none() {
         let _ = inputs.send(Input::Node(Assignment::Local)); // there is nobody to say so
     }
-    Box::new(LocalSource::new(local_files(settings), inputs, cluster))
+    Box::new(LocalSource::new(local_files(settings, KubeletVersion::default()), inputs, cluster))
 }
 
 fn api_server(settings: &Settings, inputs: UnboundedSender<Input>, metrics: &Metrics) -> Box<dyn ports::Cluster> {

@@ -28,6 +28,7 @@ use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::{Input, Settings, State};
 use kubelet_supervisor::monitor;
 use kubelet_supervisor::monitor::wire::{Request, Status};
+use kubelet_supervisor::ports::KubeletVersion;
 use nix::sys::signal::{Signal, raise};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -187,6 +188,7 @@ async fn work(spec: &Spec, link: MonitorLink, status: Status) {
         merge: Merge::Replace,
         policy: PolicyFile::default(),
         followed: false,
+        version: KubeletVersion::default(),
     };
     let mut store = StoreWorker::new(FsStore::new(RealDisk::default(), &spec.dir.join("dynamic")), local, args.clone());
     let disk = gate.clone();

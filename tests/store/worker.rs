@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_config::digest::Digest;
+use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::{ConfigDir, KubeletArgs};
-use kubelet_config::rendering::DropIn;
 use kubelet_config::source::{Merge, Source};
 use kubelet_supervisor::adapters::fsx::Disk;
 use kubelet_supervisor::adapters::store::FsStore;

@@ -8,48 +8,65 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoDuration(pub Duration);
 
-const UNITS: [(&str, f64); 7] = [
+/// Nanoseconds of each unit.
+const UNITS: [(&str, u64); 8] = [
     // Longer names first: "ms" must not be read as "m".
-    ("ns", 1.0),
-    ("us", 1e3),
-    ("µs", 1e3),
-    ("ms", 1e6),
-    ("s", 1e9),
-    ("m", 60e9),
-    ("h", 3600e9),
+    ("ns", 1),
+    ("us", 1_000),
+    ("\u{b5}s", 1_000),
+    ("\u{3bc}s", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
 ];
+
+/// A length of time in nanoseconds, negative ones too, as time.ParseDuration reads it; `None` if that refuses it.
+#[must_use]
+pub fn nanos(text: &str) -> Option<i64> {
+    let (sign, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Some(0);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut sum = 0_u64;
+    while !rest.is_empty() {
+        let (number, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
+        let (unit, scale) = UNITS.iter().find(|(unit, _)| {
+            let letters = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+            tail.get(..letters) == Some(unit)
+        })?;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if whole.len() + fraction.len() == 0 || fraction.contains('.') {
+            return None;
+        }
+        let count: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+        sum = sum.checked_add(count.checked_mul(*scale)?)?.checked_add(part(fraction, *scale)?)?;
+        rest = tail.get(unit.len()..)?;
+    }
+    Some(sign * i64::try_from(sum).ok()?)
+}
+
+/// Of a unit the decimals, cut off below a nanosecond.
+fn part(fraction: &str, scale: u64) -> Option<u64> {
+    let digits = fraction.get(..fraction.len().min(15))?;
+    let count: u128 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+    let power = 10_u128.checked_pow(u32::try_from(digits.len()).ok()?)?;
+    u64::try_from(count * u128::from(scale) / power).ok()
+}
 
 impl FromStr for GoDuration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || format!("invalid duration {text:?}: use Go syntax such as 10m, 1h30m or 90s");
-        let mut rest = text.strip_prefix('+').unwrap_or(text);
-        if rest == "0" {
-            return Ok(Self(Duration::ZERO));
-        }
-        if rest.is_empty() {
-            return Err(error());
-        }
-        let mut nanos = 0.0_f64;
-        while !rest.is_empty() {
-            let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;
-            let (number, tail) = rest.split_at(end);
-            let number: f64 = number.parse().map_err(|_| error())?;
-            let (unit, scale) = UNITS
-                .iter()
-                .filter(|(unit, _)| tail.starts_with(unit))
-                .max_by_key(|(unit, _)| unit.len())
-                .ok_or_else(error)?;
-            nanos += number * scale;
-            rest = tail.get(unit.len()..).unwrap_or_default();
-        }
-        // Go's range: int64 nanoseconds, about 292 years.
-        if !(0.0..=9.2e18).contains(&nanos) {
-            return Err(error());
-        }
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // range checked above
-        Ok(Self(Duration::from_nanos(nanos as u64)))
+        let nanos = nanos(text).and_then(|nanos| u64::try_from(nanos).ok());
+        let wrong = || format!("invalid duration {text:?}: use Go syntax such as 10m, 1h30m or 90s");
+        nanos.map(|nanos| Self(Duration::from_nanos(nanos))).ok_or_else(wrong)
     }
 }
 

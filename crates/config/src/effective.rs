@@ -8,14 +8,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use crate::drop_in::DropIn;
 use crate::flags::{self, KubeletArgs, Setting};
 use crate::hazard::table::{self, Unset};
 use crate::hazard::{self, defaults};
 use crate::merge::{leaves, merge};
-use crate::rendering::{self, DropIn};
-use crate::{schema, yaml};
+use crate::{gates, schema, yaml};
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +117,14 @@ pub struct Sources<'a> {
     pub added: &'a KubeletArgs,
 }
 
+impl<'a> Sources<'a> {
+    /// Where nobody asks what comes from where.
+    #[must_use]
+    pub fn of(configuration: &'a Value, drop_ins: &'a [DropIn], args: &'a KubeletArgs) -> Self {
+        Self { configuration, local: "", payload: None, drop_ins, args, added: args }
+    }
+}
+
 /// The layers of a kubelet's configuration, the lowest first.
 #[must_use]
 pub fn layers(from: &Sources<'_>) -> Vec<Layer> {
@@ -127,7 +135,7 @@ pub fn layers(from: &Sources<'_>) -> Vec<Layer> {
         let name = from.payload.map_or("", |(name, _)| name);
         layers.extend(given.map(|given| Layer::Merge(Origin::Payload(name.to_owned()), given)));
     } else {
-        layers.push(Layer::Merge(Origin::DefaultWithoutFile, rendering::legacy_defaults()));
+        layers.push(Layer::Merge(Origin::DefaultWithoutFile, legacy_defaults()));
     }
     layers.push(Layer::Defaults);
     if !from.drop_ins.is_empty() || from.args.has("config-dir") {
@@ -146,6 +154,16 @@ pub fn layers(from: &Sources<'_>) -> Vec<Layer> {
         Layer::Set(origin(setting.flag), setting)
     }));
     layers
+}
+
+/// What a kubelet without any `--config` goes by, where it differs from a file's defaults
+/// (applyLegacyDefaults, cmd/kubelet/app/options/options.go, v1.20.2 and v1.36).
+fn legacy_defaults() -> Value {
+    json!({
+        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "readOnlyPort": 10255,
+    })
 }
 
 /// What of a rendered configuration the payload does not say, and what it does.
@@ -170,18 +188,7 @@ fn split(value: &Value, payload: Option<&Value>) -> (Option<Value>, Option<Value
 /// is not listed is not set and has no default.
 #[must_use]
 pub fn fields(layers: &[Layer], minor: Option<u64>) -> Vec<Field> {
-    let mut view = View { value: Value::Object(Map::new()), origins: BTreeMap::new() };
-    for layer in layers {
-        match layer {
-            Layer::Merge(origin, patch) => view.merge(origin, patch),
-            Layer::Defaults => view.fill(&defaults::defaulted(&view.value, minor)),
-            Layer::Written => view.leave_out_empty(),
-            Layer::DefaultsOfMerged => view.fill_merged(minor),
-            Layer::Set(origin, setting) => view.set(origin, setting),
-        }
-    }
-    view.reserve_cpus();
-    view.fill(&defaults::started(&view.value, minor));
+    let view = View::of(layers, minor);
     let mut found: Vec<Field> = view.fields().collect();
     let open = table::HAZARDS.iter().filter(|hazard| hazard.unset == Unset::Varies);
     let open = open.filter(|hazard| view.value.get(hazard.field).is_none_or(Value::is_null));
@@ -195,6 +202,56 @@ pub fn fields(layers: &[Layer], minor: Option<u64>) -> Vec<Field> {
     found
 }
 
+/// The same as one configuration, for whoever compares two: an object. Fields that are at their default, and feature gates,
+/// are left out; [`hazard::effective`] has these defaults. What depends on the version stands there where that is known, so
+/// that a field that is not there means the same in both.
+#[must_use]
+pub fn value(layers: &[Layer], minor: Option<u64>) -> Value {
+    settled(&View::of(layers, minor).value, minor)
+}
+
+/// What a kubelet goes by, without what is at its default.
+pub(crate) fn settled(value: &Value, minor: Option<u64>) -> Value {
+    let mut value = value.clone();
+    let Some(fields) = value.as_object_mut() else { return value };
+    if let Some(Value::Object(gates)) = fields.get_mut("featureGates") {
+        *gates = gates::not_default(gates, minor);
+    }
+    if fields.get("cgroupsPerQOS") == Some(&false.into()) {
+        fields.entry("cgroupRoot").or_insert("".into()); // its default is for cgroupsPerQOS alone
+    }
+    for hazard in table::HAZARDS {
+        let is_ignored = || minor.is_some() && !schema::is_known(hazard.field, minor);
+        let Some(given) = fields.remove(hazard.field).filter(|_| !is_ignored()) else { continue };
+        let default = match hazard.unset {
+            Unset::Like(other) => fields.get(other).cloned().unwrap_or_else(|| hazard::effective(&Value::Null, other)),
+            _ => hazard::effective(&Value::Null, hazard.field),
+        };
+        let is_default = match hazard.unset {
+            Unset::Varies => false,
+            Unset::Zero => hazard.of.is_zero(&given),
+            _ => hazard.of.is_same(&given, &default),
+        };
+        if !is_default {
+            fields.insert(hazard.field.to_owned(), given);
+        }
+    }
+    value
+}
+
+/// The same of a file by itself.
+#[must_use]
+pub fn of_file(configuration: &Value, minor: Option<u64>) -> Value {
+    let args = KubeletArgs::default();
+    value(&layers(&Sources::of(configuration, &[], &args)), minor)
+}
+
+/// The same of what a kubelet says that it goes by (`/configz`): zero is zero there.
+#[must_use]
+pub fn reported(configz: &Value, minor: Option<u64>) -> Value {
+    value(&[Layer::Merge(Origin::Default, configz.clone())], minor)
+}
+
 /// A configuration, and who set what of it.
 struct View {
     value: Value,
@@ -203,6 +260,23 @@ struct View {
 }
 
 impl View {
+    fn of(layers: &[Layer], minor: Option<u64>) -> Self {
+        let mut view = Self { value: Value::Object(Map::new()), origins: BTreeMap::new() };
+        for layer in layers {
+            match layer {
+                Layer::Merge(origin, patch) => view.merge(origin, patch),
+                Layer::Defaults => view.fill(&defaults::defaulted(&view.value, minor)),
+                Layer::Written => view.leave_out_empty(),
+                Layer::DefaultsOfMerged => view.fill_merged(minor),
+                Layer::Set(origin, setting) => view.set(origin, setting),
+            }
+        }
+        view.reserve_cpus();
+        view.open_groups(minor);
+        view.fill(&defaults::started(&view.value, minor));
+        view
+    }
+
     fn merge(&mut self, origin: &Origin, patch: &Value) {
         if patch.is_object() {
             self.note(&mut Vec::new(), Some(&self.value.clone()), patch, origin, false);
@@ -256,6 +330,17 @@ impl View {
         }
         let path = vec!["systemReserved".to_owned(), cpu];
         self.set(&origin, &Setting { flag: "reserved-cpus", path, value: count.to_string().into() });
+    }
+
+    /// Sets the gates that groups set, in the name of whoever set the group.
+    fn open_groups(&mut self, minor: Option<u64>) {
+        let field = "featureGates".to_owned();
+        let Some(Value::Object(gates)) = self.value.get(&field) else { return };
+        for (gate, group, on) in gates::set_by_groups(gates, minor) {
+            let origin = self.origins.get(&vec![field.clone(), group.to_owned()]).cloned().unwrap_or(Origin::Default);
+            let path = vec![field.clone(), gate.to_owned()];
+            self.set(&origin, &Setting { flag: "feature-gates", path, value: on.into() });
+        }
     }
 
     /// Notes who set what of `laid`, which is laid over `below`; if `changes` alone count, where the two differ.

@@ -28,9 +28,12 @@
 pub mod assignment;
 pub mod bounds;
 pub mod digest;
+pub mod document;
+pub mod drop_in;
 pub mod duration;
 pub mod effective;
 pub mod flags;
+pub mod gates;
 pub mod hazard;
 pub mod local_files;
 pub mod merge;
@@ -44,4 +47,5 @@ pub mod reported;
 pub mod schema;
 pub mod source;
 pub mod status;
+pub mod types;
 pub mod yaml;

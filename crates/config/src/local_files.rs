@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest as _, Sha256};
 
 use crate::digest::hex;
-use crate::rendering::{self, DropIn, Text};
+use crate::drop_in::DropIn;
+use crate::rendering::{self, Text};
 use crate::source::{ConfigAnnotations, ConfigMapRef, LOCAL_FILES, Payload};
 
 /// Digits of the version: 64 bits tell apart whatever one node will ever hold, and can be typed.

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::merge::merge;
 use super::yaml;
 use crate::digest::{Digest, sha256};
+use crate::document::check_kind;
+use crate::drop_in::DropIn;
+use crate::effective::{self, Sources};
 use crate::flags::{FlagOverrides, KubeletArgs, NATIVE_GATE};
-use crate::reported::bounded;
+use crate::hazard;
 use crate::schema::{self, FieldProblem};
 use crate::source::Merge;
 
@@ -25,11 +28,6 @@ pub const PATH_FIELDS: [&[&str]; 7] = [
     &["podLogsDir"],
 ];
 
-/// `kind` of what a kubelet reads.
-pub const KIND: &str = "KubeletConfiguration";
-/// Its `apiVersion`.
-pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
-
 /// A configuration text and the directory its relative paths refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct Text<'a> {
@@ -37,43 +35,6 @@ pub struct Text<'a> {
     pub text: &'a str,
     /// The directory, absolute.
     pub dir: &'a str,
-}
-
-/// Directories below `--config-dir` that are entered, one in the other.
-pub const DROP_IN_DEPTH: u32 = 16;
-
-/// A file of `--config-dir`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DropIn {
-    /// Its path, for people.
-    pub path: String,
-    /// Its content.
-    pub text: String,
-}
-
-impl DropIn {
-    /// A name for a copy. The number keeps the order, the name is for people: messages of the kubelet show it.
-    #[must_use]
-    pub fn stored_name(&self, number: usize) -> String {
-        let name = self.path.rsplit('/').next().unwrap_or_default();
-        let safe = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
-        let name: String = name.trim_end_matches(".conf").chars().take(100).map(safe).collect();
-        format!("{number:04}-{name}.conf")
-    }
-
-    /// Why a kubelet would not take it, as far as is known here (mergeKubeletConfigurations, cmd/kubelet/app/server.go, v1.36).
-    #[must_use]
-    pub fn fault(&self) -> Option<String> {
-        let found = yaml::parse(&self.text).and_then(|mut document| check_kind(&mut document.value, false));
-        found.err().map(|why| format!("{}: {why}", self.path))
-    }
-
-    /// What makes it another one: what it says, not how it is written. Text that is not YAML counts as it is written; the
-    /// kubelet will refuse it.
-    fn identity(&self) -> String {
-        let text = || Value::from(self.text.as_str());
-        format!("drop-in {}", yaml::parse(&self.text).map_or_else(|_| text(), |document| document.value))
-    }
 }
 
 /// What a rendering starts from.
@@ -97,6 +58,8 @@ pub struct RenderInput<'a> {
     pub args: &'a KubeletArgs,
     /// What the payload's source changes of it.
     pub overrides: &'a FlagOverrides,
+    /// The kubelet's minor version, if it is known.
+    pub minor: Option<u64>,
 }
 
 /// The outcome of a rendering.
@@ -116,7 +79,7 @@ pub struct Configuration {
     pub files: BTreeMap<String, String>,
     /// Where healthz will be, flags and drop-ins considered.
     pub healthz: Option<HealthzTarget>,
-    /// What the kubelet will go by: drop-ins and flags over the value. Always an object.
+    /// What the kubelet will go by ([`effective::value`]).
     pub effective: Value,
     /// Remarks for the journal and `render`.
     pub notes: Vec<String>,
@@ -154,8 +117,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
                 "the local file sets featureGates.{NATIVE_GATE}, which kubelets from v1.24 on refuse: take it out of that file"
             ));
         }
-        let base = if from.local.is_none() { legacy_defaults() } else { value.clone() };
-        let Effective { value: effective, healthz } = effective(base, from.drop_ins, from.args);
+        let Effective { value: effective, healthz } = effective(&value, from.drop_ins, from.args, from.minor);
         let digest = digest(&portable, &FlagOverrides::default(), &drop_ins);
         return Ok(Configuration { value, digest, drop_ins, healthz, effective, notes, ..Configuration::default() });
     };
@@ -192,7 +154,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     if drop_native_gate(&mut value) {
         notes.push(format!("featureGates.{NATIVE_GATE} is left out: kubelets from v1.24 on refuse it, to earlier ones it means nothing here"));
     }
-    let Effective { value: effective, healthz } = effective(value.clone(), from.drop_ins, &args);
+    let Effective { value: effective, healthz } = effective(&value, from.drop_ins, &args, from.minor);
     Ok(Configuration {
         value,
         digest,
@@ -224,31 +186,17 @@ pub fn drop_native_gate(value: &mut Value) -> bool {
 /// What a kubelet goes by.
 #[derive(Clone, Debug)]
 pub struct Effective {
-    /// Drop-ins and flags over the configuration. Always an object.
+    /// As [`effective::value`] has it.
     pub value: Value,
     /// Where healthz will be.
     pub healthz: Option<HealthzTarget>,
 }
 
-/// What a kubelet goes by that is given this configuration, with these drop-ins and flags.
+/// What a kubelet of this minor version goes by that is given this configuration (null: none), with these drop-ins and flags.
 #[must_use]
-pub fn effective(mut configuration: Value, drop_ins: &[DropIn], args: &KubeletArgs) -> Effective {
-    for drop_in in drop_ins {
-        if let Ok(document) = yaml::parse(&drop_in.text) {
-            merge(&mut configuration, &document.value);
-        }
-    }
-    Effective { healthz: healthz(args, &configuration), value: args.overlay(&configuration) }
-}
-
-/// What a kubelet without any `--config` goes by, where it differs from a file's defaults
-/// (applyLegacyDefaults, cmd/kubelet/app/options/options.go, v1.20.2 and v1.36).
-pub(crate) fn legacy_defaults() -> Value {
-    json!({
-        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
-        "authorization": {"mode": "AlwaysAllow"},
-        "readOnlyPort": 10255,
-    })
+pub fn effective(configuration: &Value, drop_ins: &[DropIn], args: &KubeletArgs, minor: Option<u64>) -> Effective {
+    let value = effective::value(&effective::layers(&Sources::of(configuration, drop_ins, args)), minor);
+    Effective { healthz: healthz(&value), value }
 }
 
 fn read(text: Text<'_>, notes: &mut Vec<String>) -> Result<Value, String> {
@@ -267,29 +215,6 @@ pub(crate) fn with_absolute_paths(text: Text<'_>) -> String {
     let mut value = parsed.value.clone();
     absolute_paths(&mut value, text.dir);
     if value == parsed.value { text.text.to_owned() } else { value.to_string() }
-}
-
-/// The kubelet refuses any other kind or version at load; what may lack them (an overlay) is given them.
-///
-/// # Errors
-/// Which of the two is wrong, and what it must be.
-pub fn check_kind(value: &mut Value, may_lack: bool) -> Result<(), String> {
-    for (field, expected) in [("kind", KIND), ("apiVersion", API_VERSION)] {
-        match value.get(field) {
-            Some(Value::String(found)) if found == expected => {}
-            None if may_lack => {
-                if let Value::Object(fields) = value {
-                    fields.insert(field.to_owned(), expected.into());
-                }
-            }
-            None => return Err(format!("{field} is missing: it must be {expected}")),
-            Some(found) => {
-                let found = bounded(&found.to_string(), 80);
-                return Err(format!("{field} is {found}: it must be {expected}"));
-            }
-        }
-    }
-    Ok(())
 }
 
 fn combine(local: Option<&Value>, payload: Value, overlay: bool) -> Value {
@@ -400,17 +325,11 @@ fn digest(value: &Value, overrides: &FlagOverrides, drop_ins: &[DropIn]) -> Dige
     Digest(sha256(lines.join("\n").as_bytes()))
 }
 
-/// Defaults: 127.0.0.1:10248 (SetDefaults_KubeletConfiguration, v1.20.2); flags win; port 0 is off.
-fn healthz(args: &KubeletArgs, effective: &Value) -> Option<HealthzTarget> {
-    let port = match args.last("healthz-port") {
-        Some(flag) => flag.parse().ok()?,
-        None => effective.get("healthzPort").and_then(Value::as_u64).unwrap_or(10248),
-    };
-    let host = args
-        .last("healthz-bind-address")
-        .or_else(|| effective.get("healthzBindAddress").and_then(Value::as_str))
-        .unwrap_or("127.0.0.1");
-    let host = match host {
+/// Port 0 is off.
+fn healthz(effective: &Value) -> Option<HealthzTarget> {
+    let port = hazard::effective(effective, "healthzPort").as_u64()?;
+    let host = hazard::effective(effective, "healthzBindAddress");
+    let host = match host.as_str()? {
         "" | "0.0.0.0" => "127.0.0.1",
         "::" => "::1",
         host => host,

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::hazard::message::bounded;
 use crate::hazard::table;
+use crate::types::Type;
 
 /// The oldest minor version that was looked at; a field it has may be older.
 const OLDEST: u64 = 16;
@@ -84,29 +85,6 @@ static SINCE: &[(&str, u64)] = &[
 
 /// The last minor version with a field.
 const UNTIL: &[(&str, u64)] = &[("logging.sanitization", 23)];
-
-/// The fields of structs, and of the structs in lists. Of other fields that hold mappings any key will do.
-#[rustfmt::skip]
-static BELOW: &[(&str, &[&str])] = &[
-    ("authentication", &["x509", "webhook", "anonymous"]),
-    ("authentication.anonymous", &["enabled"]),
-    ("authentication.webhook", &["enabled", "cacheTTL"]),
-    ("authentication.x509", &["clientCAFile"]),
-    ("authorization", &["mode", "webhook"]),
-    ("authorization.webhook", &["cacheAuthorizedTTL", "cacheUnauthorizedTTL"]),
-    ("crashLoopBackOff", &["maxContainerRestartPeriod"]),
-    ("logging", &["format", "flushFrequency", "verbosity", "vmodule", "sanitization", "options"]),
-    ("logging.options", &["json", "text"]),
-    ("logging.options.json", &["splitStream", "infoBufferSize"]),
-    ("logging.options.text", &["splitStream", "infoBufferSize"]),
-    ("logging.vmodule", &["filePattern", "verbosity"]),
-    ("memorySwap", &["swapBehavior"]),
-    ("registerWithTaints", &["key", "value", "effect", "timeAdded"]),
-    ("reservedMemory", &["numaNode", "limits"]),
-    ("shutdownGracePeriodByPodPriority", &["priority", "shutdownGracePeriodSeconds"]),
-    ("tracing", &["endpoint", "samplingRatePerMillion"]),
-    ("userNamespaces", &["idsPerPod"]),
-];
 
 /// What a kubelet may do with a configuration that is not what its author meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -302,15 +280,33 @@ fn join(parent: &str, field: &str) -> String {
     if parent.is_empty() { field } else { format!("{parent}.{field}") }
 }
 
-pub(crate) fn is_struct(path: &str) -> bool {
-    BELOW.iter().any(|(name, _)| *name == path)
+/// What the field at this path is; the whole configuration, if it is "".
+fn type_of(path: &str) -> Option<Type> {
+    let mut names = path.split('.');
+    let top = table::find(names.next().filter(|name| !name.is_empty())?)?;
+    names.try_fold(top.of, |of, name| of.members()?.iter().find(|(member, _)| *member == name).map(|(_, of)| *of))
 }
 
-/// The names of a struct's fields; of the whole configuration's, if it is "".
+fn is_struct(path: &str) -> bool {
+    type_of(path).is_some_and(|of| of.members().is_some())
+}
+
+/// True for a field of a struct, whatever the struct is in.
+pub(crate) fn is_in_struct(path: &str) -> bool {
+    path.rsplit_once('.').is_some_and(|(parent, _)| is_struct(parent))
+}
+
+/// The names of a struct's fields, or of those of the structs in a list; of the whole configuration's, if it is "".
 fn known(parent: &str) -> impl Iterator<Item = &'static str> {
-    let below = BELOW.iter().find(move |(name, _)| *name == parent).map(|(_, fields)| fields.iter().copied());
+    let below = type_of(parent).and_then(Type::members).into_iter().flatten().map(|(name, _)| *name);
     let top = parent.is_empty().then(|| table::HAZARDS.iter().map(|hazard| hazard.field));
-    below.into_iter().flatten().chain(top.into_iter().flatten())
+    below.chain(top.into_iter().flatten())
+}
+
+/// The paths of all structs below this path.
+fn structs(parent: &str) -> Vec<String> {
+    let below = known(parent).map(|name| join(parent, name)).filter(|path| is_struct(path));
+    below.flat_map(|path| [structs(&path), vec![path]].concat()).collect()
 }
 
 /// The path of the field that may be meant: of the same struct in other case, elsewhere, or of the same struct with few
@@ -323,8 +319,8 @@ fn nearest(parent: &str, field: &str) -> Option<String> {
         let name = known(parent).filter(|_| field.len() <= NAME_MAX).min_by_key(|name| edits(name))?;
         (edits(name) <= (name.len() / 4).max(1)).then(|| join(parent, name))
     };
-    let structs = std::iter::once("").chain(BELOW.iter().map(|(name, _)| *name));
-    let elsewhere = || structs.filter(|other| *other != parent).find_map(same_name);
+    let elsewhere =
+        || std::iter::once(String::new()).chain(structs("")).filter(|it| it != parent).find_map(|it| same_name(&it));
     same_name(parent).or_else(near).or_else(elsewhere)
 }
 
@@ -367,9 +363,8 @@ mod tests {
         for (path, minor) in SINCE.iter().chain(UNTIL) {
             assert!(is_field(path) && *minor > OLDEST && *minor <= NEWEST, "{path}");
         }
-        for (path, fields) in BELOW {
-            assert!(is_field(path) && !fields.is_empty(), "{path}");
-        }
+        assert!(structs("").iter().all(|path| is_field(path) && known(path).count() > 0));
+        assert_eq!(structs("").len(), 18);
     }
 
     #[test]

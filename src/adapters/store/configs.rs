@@ -11,8 +11,9 @@ use crate::adapters::fsx::Disk;
 use crate::machine::model::RenderError;
 use crate::ports::StoreError;
 use kubelet_config::digest::Digest;
+use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::{ConfigDir, FlagOverrides};
-use kubelet_config::rendering::{Configuration, DropIn};
+use kubelet_config::rendering::Configuration;
 use kubelet_config::source;
 use kubelet_config::yaml;
 

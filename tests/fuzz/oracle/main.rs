@@ -253,6 +253,7 @@ impl<'a> Kubelet<'a> {
             drop_ins: &[],
             args: &KubeletArgs::parse(&[]),
             overrides: &FlagOverrides::default(),
+            minor: MINOR,
         })
     }
 

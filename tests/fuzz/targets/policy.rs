@@ -19,7 +19,7 @@ pub(crate) fn check(data: &[u8]) {
     let local = yaml::parse(payload).map_or_else(|_| json!({}), |document| document.value);
     let overrides = FlagOverrides::default();
     let judge = |effective, namespace| {
-        let candidate = Candidate { namespace, effective, local: &local, overrides: &overrides };
+        let candidate = Candidate { namespace, effective, local: &local, overrides: &overrides, minor: Some(30) };
         [policy.refusals(&candidate), policy.denials(&candidate)].concat()
     };
     let of_none = judge(&local, None).len();

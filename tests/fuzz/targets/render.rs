@@ -1,7 +1,8 @@
 //! YAML, rendering and flags: what comes of a payload is the same however it is spelt, and however often it is rendered.
 
+use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::{FlagOverrides, KubeletArgs};
-use kubelet_config::rendering::{Configuration, DropIn, RenderFault, RenderInput, Text, render};
+use kubelet_config::rendering::{Configuration, RenderFault, RenderInput, Text, render};
 use kubelet_config::source::Merge;
 use kubelet_config::yaml;
 
@@ -53,6 +54,7 @@ fn rendering(payload: &str, local: Option<&str>, drop_in: &str, overrides: &Flag
             drop_ins: &drop_ins,
             args: &args,
             overrides,
+            minor: Some(30),
         })
     };
     let first = match run(payload, local) {

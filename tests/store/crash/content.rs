@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kubelet_config::digest::Digest;
+use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::FlagOverrides;
-use kubelet_config::rendering::{Configuration, DropIn};
+use kubelet_config::rendering::Configuration;
 use kubelet_config::source::Source;
 use kubelet_supervisor::adapters::store::{FsStore, GivenFiles};
 use kubelet_supervisor::machine::model::RenderError;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::KubeletArgs;
 use super::table::{self, Kind};
+use crate::effective::{self, Sources};
 use crate::{hazard, schema};
 
 impl KubeletArgs {
@@ -40,11 +41,16 @@ impl KubeletArgs {
     pub(crate) fn shadowed(&self, payload: &Value) -> Vec<Setting> {
         let stands = |setting: &Setting| setting.path.iter().try_fold(payload, |at, name| at.get(name)).is_some();
         // By what they mean: `60s` is `1m0s`, and 110 the default of maxPods.
-        let changed = hazard::diff(payload, &self.overlay(payload));
+        let changed = hazard::diff(&alone(payload, &Self::default()), &alone(payload, self));
         let differs = |field: &str| changed.iter().any(|change| schema::overlap(&change.field, field));
         let settings = self.settings().into_iter().filter(stands);
         settings.filter(|setting| differs(&setting.path.join("."))).collect()
     }
+}
+
+/// What a kubelet goes by that is given this alone.
+fn alone(configuration: &Value, args: &KubeletArgs) -> Value {
+    effective::value(&effective::layers(&Sources::of(configuration, &[], args)), None)
 }
 
 /// The flag that sets one gate after the other.
@@ -86,15 +92,18 @@ pub(crate) fn set(fields: &mut Map<String, Value>, path: &[String], value: Value
 /// is for the kubelet to say.
 fn value(kind: Kind, given: &[Option<&str>]) -> Option<Value> {
     let last = *given.last()?;
-    if kind == Kind::Bool {
+    if matches!(kind, Kind::Bool | Kind::Or) {
         let text = last.unwrap_or("true");
-        return Some(boolean(text).map_or_else(|| text.into(), Value::Bool));
+        let value = boolean(text).map_or_else(|| text.into(), Value::Bool);
+        return Some(value).filter(|value| kind == Kind::Bool || *value != Value::Bool(false));
     }
     let last = last.unwrap_or_default();
     let all = || given.iter().map(|text| text.unwrap_or_default());
     let parsed = match kind {
-        Kind::Bool | Kind::Text => None,
-        Kind::Int => last.trim().parse::<i64>().ok().map(Value::from),
+        Kind::Bool | Kind::Or | Kind::Text => None,
+        Kind::Int => integer(last).map(Value::from),
+        Kind::Decimal => last.parse::<i64>().ok().map(Value::from),
+        Kind::Vmodule => parts(last).map(module).collect(),
         Kind::List => Some(all().flat_map(list).map(Value::from).collect()),
         Kind::Map(separator) => object(all().flat_map(parts), separator),
         Kind::Pair => object(all(), '='),
@@ -105,8 +114,27 @@ fn value(kind: Kind, given: &[Option<&str>]) -> Option<Value> {
     Some(parsed.unwrap_or_else(|| last.into()))
 }
 
+/// strconv.ParseInt with base 0, as pflag calls it: a prefix names the base, a leading 0 is octal, and digits may be apart by `_`.
+fn integer(text: &str) -> Option<i64> {
+    let (sign, body) = match text.strip_prefix('-') {
+        Some(body) => ("-", body),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    };
+    let lower = body.to_ascii_lowercase();
+    let (radix, digits) = [("0x", 16), ("0o", 8), ("0b", 2)]
+        .into_iter()
+        .find_map(|(prefix, radix)| Some((radix, lower.strip_prefix(prefix)?)))
+        .or_else(|| Some((8, lower.strip_prefix('0')?)).filter(|(_, digits)| !digits.is_empty()))
+        .unwrap_or((10, &lower));
+    // Each `_` stands between digits, or after the base.
+    let after_base = digits.len() < lower.len();
+    let digits = if after_base { digits.strip_prefix('_').unwrap_or(digits) } else { digits };
+    let is_number = digits.split('_').all(|part| !part.is_empty() && part.chars().all(|c| c.is_digit(radix)));
+    is_number.then(|| i64::from_str_radix(&format!("{sign}{}", digits.replace('_', "")), radix).ok())?
+}
+
 /// strconv.ParseBool.
-pub(super) fn boolean(text: &str) -> Option<bool> {
+pub(crate) fn boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -152,6 +180,12 @@ fn reservation(text: &str) -> Option<Value> {
     let (node, limits) = text.split_once(':')?;
     let node: u64 = node.trim().parse().ok()?;
     Some(json!({"numaNode": node, "limits": object(parts(limits), '=')?}))
+}
+
+/// `pattern=number` (`VModuleConfigurationPflag`, k8s.io/component-base/logs/api/v1/pflags.go, v1.36).
+fn module(text: &str) -> Option<Value> {
+    let (pattern, level) = text.split_once('=')?;
+    Some(json!({"filePattern": pattern, "verbosity": level.parse::<u64>().ok()?}))
 }
 
 /// `key=value:effect` (pkg/util/taints).

@@ -19,14 +19,11 @@ static BOOLEANS: &[&str] = &[
     "help",
     "keep-terminated-pod-volumes",
     "log-cadvisor-usage",
-    "log-json-split-stream",
-    "log-text-split-stream",
     "logtostderr",
     "one-output",
     "really-crash-for-testing",
     "redirect-container-streaming",
     "register-schedulable",
-    "seccomp-default",
     "skip-headers",
     "skip-log-headers",
     "storage-driver-secure",
@@ -38,8 +35,10 @@ static BOOLEANS: &[&str] = &[
 pub enum Kind {
     /// A boolean; nothing is true.
     Bool,
-    /// A whole number.
+    /// A whole number, in any base that Go writes.
     Int,
+    /// A whole number, in decimal (klog's `Level`).
+    Decimal,
     /// Text; also addresses, durations and quantities, which are text in the field too.
     Text,
     /// A comma-separated list; repetitions append.
@@ -54,9 +53,13 @@ pub enum Kind {
     Reservations,
     /// `key=value:effect,...`.
     Taints,
+    /// `pattern=number,...`.
+    Vmodule,
+    /// A boolean that the kubelet takes for true if either this or the field is (`run`, cmd/kubelet/app/server.go, v1.36).
+    Or,
 }
 
-use Kind::{Bool, Headers, Int, List, Map, Pair, Reservations, Taints, Text};
+use Kind::{Bool, Decimal, Headers, Int, List, Map, Or, Pair, Reservations, Taints, Text, Vmodule};
 
 impl Kind {
     /// A map of strings.
@@ -79,7 +82,7 @@ fn kind(flag: &str) -> Option<Kind> {
 
 /// True if the flag never takes the next argument.
 pub(super) fn is_boolean(flag: &str) -> bool {
-    kind(flag) == Some(Bool) || BOOLEANS.contains(&flag)
+    matches!(kind(flag), Some(Bool | Or)) || BOOLEANS.contains(&flag)
 }
 
 /// True if the flag overrides a field.
@@ -160,6 +163,10 @@ pub(crate) static FIELDS: &[(&str, &str, Kind)] = &[
     ("kubelet-cgroups", "kubeletCgroups", Text),
     ("local-storage-capacity-isolation", "localStorageCapacityIsolation", Bool),
     ("log-flush-frequency", "logging.flushFrequency", Text),
+    ("log-json-info-buffer-size", "logging.options.json.infoBufferSize", Text),
+    ("log-json-split-stream", "logging.options.json.splitStream", Bool),
+    ("log-text-info-buffer-size", "logging.options.text.infoBufferSize", Text),
+    ("log-text-split-stream", "logging.options.text.splitStream", Bool),
     ("logging-format", "logging.format", Text),
     ("make-iptables-util-chains", "makeIPTablesUtilChains", Bool),
     ("manifest-url", "staticPodURL", Text),
@@ -191,6 +198,7 @@ pub(crate) static FIELDS: &[(&str, &str, Kind)] = &[
     ("rotate-server-certificates", "serverTLSBootstrap", Bool),
     ("runonce", "runOnce", Bool),
     ("runtime-request-timeout", "runtimeRequestTimeout", Text),
+    ("seccomp-default", "seccompDefault", Or),
     ("serialize-image-pulls", "serializeImagePulls", Bool),
     ("streaming-connection-idle-timeout", "streamingConnectionIdleTimeout", Text),
     ("sync-frequency", "syncFrequency", Text),
@@ -204,8 +212,8 @@ pub(crate) static FIELDS: &[(&str, &str, Kind)] = &[
     ("topology-manager-policy", "topologyManagerPolicy", Text),
     ("topology-manager-policy-options", "topologyManagerPolicyOptions", Map('=')),
     ("topology-manager-scope", "topologyManagerScope", Text),
-    ("v", "logging.verbosity", Int),
-    ("vmodule", "logging.vmodule", Text),
+    ("v", "logging.verbosity", Decimal),
+    ("vmodule", "logging.vmodule", Vmodule),
     ("volume-plugin-dir", "volumePluginDir", Text),
     ("volume-stats-agg-period", "volumeStatsAggPeriod", Text),
 ];

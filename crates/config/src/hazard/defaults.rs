@@ -7,9 +7,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::effective::effective;
+use super::effective::read;
 use super::table::{self, Unset};
 use crate::schema;
+use crate::types::Type;
 
 /// Hard eviction from 1.30 on.
 const EVICTION_HARD_1_30: &str = r#"{"memory.available":"100Mi","nodefs.available":"10%","nodefs.inodesFree":"5%","imagefs.available":"15%","imagefs.inodesFree":"5%"}"#;
@@ -34,7 +35,12 @@ pub fn filled(config: &Value, minor: Option<u64>) -> Value {
     let mut config = config.clone();
     let Some(fields) = config.as_object_mut() else { return config };
     let given = |fields: &Map<String, Value>, field: &str| {
-        fields.get(field).filter(|value| !value.is_null() && **value != "" && **value != "0s").cloned()
+        // Numbers that are no pointers in Go are the bursts alone: of others zero is a value.
+        let counts = |value: &&Value| match value {
+            Value::Number(_) => !(field.ends_with("Burst") && **value == 0),
+            value => !table::find(field).is_some_and(|hazard| is_unset(hazard.of, value)),
+        };
+        fields.get(field).filter(counts).cloned()
     };
     let report = given(fields, "nodeStatusUpdateFrequency").unwrap_or_else(|| json!("5m"));
     let parallel = fields.get("maxParallelImagePulls").and_then(Value::as_u64).is_some_and(|pulls| pulls > 1);
@@ -44,12 +50,12 @@ pub fn filled(config: &Value, minor: Option<u64>) -> Value {
         if minor < 23 {
             defaults.push(("resolvConf", json!("/etc/resolv.conf"))); // no pointer in Go yet: "" is not set
         }
+    } else {
+        defaults.push(("evictionHard", read(table::EVICTION_HARD)));
     }
     let merges = fields.get("mergeDefaultEvictionSettings") == Some(&true.into());
     for (field, default) in defaults {
-        // Bursts are no pointers in Go: zero is not set.
-        let unset = given(fields, field).is_none_or(|value| field.ends_with("Burst") && value == 0);
-        if unset {
+        if given(fields, field).is_none() {
             fields.insert(field.to_owned(), default);
         } else if field == "evictionHard"
             && merges
@@ -88,13 +94,54 @@ fn with_defaults(config: &Value, fields: impl Iterator<Item = &'static str>, min
     let mut all = config.clone();
     if let Some(all) = all.as_object_mut() {
         for field in fields {
-            let value = effective(config, field);
+            let value = of_file(config, field);
             if !value.is_null() && (config.get(field).is_some() || schema::is_known(field, minor)) {
                 all.insert(field.to_owned(), value);
             }
         }
     }
     all
+}
+
+/// What a field of a file is taken for. Where Go has no pointer a value that is zero counts as not set.
+fn of_file(config: &Value, field: &str) -> Value {
+    let given = config.get(field).cloned().unwrap_or_default();
+    let Some(hazard) = table::find(field) else { return given };
+    match hazard.unset {
+        Unset::Zeros(text) if hazard.of.is_zero(&given) => read(text),
+        Unset::Absent(text) if given.is_null() => read(text),
+        Unset::Struct(text) => filled_struct(hazard.of, read(text), given),
+        Unset::Like(other) if hazard.of.is_zero(&given) && other != field => of_file(config, other),
+        _ => given,
+    }
+}
+
+/// Lays what a file gives of a struct over its defaults.
+fn filled_struct(of: Type, default: Value, given: Value) -> Value {
+    match (default, given) {
+        (Value::Object(mut default), Value::Object(given)) => {
+            for (name, value) in given {
+                let below = default.remove(&name).unwrap_or_default();
+                let filled = filled_struct(of.entry(&name), below, value);
+                default.insert(name, filled);
+            }
+            Value::Object(default)
+        }
+        (default, given) if is_unset(of, &given) => default,
+        (_, given) => given,
+    }
+}
+
+/// Texts and lengths of time are no pointers in Go, wherever they have a default.
+fn is_unset(of: Type, given: &Value) -> bool {
+    given.is_null() || matches!(of, Type::Text | Type::Duration) && of.is_zero(given)
+}
+
+/// True if a kubelet of some version takes this for what a field is that is not set.
+pub(super) fn is_default_somewhere(field: &str, value: &Value) -> bool {
+    let of = table::find(field).map_or(Type::Text, |hazard| hazard.of);
+    let defaults = BY_VERSION.iter().filter(|(name, _)| *name == field).flat_map(|(_, defaults)| *defaults);
+    defaults.into_iter().any(|(_, text)| of.is_same(&read(text), value))
 }
 
 fn by_version(field: &str, minor: u64) -> Option<Value> {

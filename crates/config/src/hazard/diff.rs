@@ -6,19 +6,16 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use super::acknowledge::Acknowledged;
+use super::defaults;
 use super::effective::effective;
 use super::message::{bounded, cut, top};
-use super::table::{self, Asks, HazardClass};
-use super::{quantity, resource_managers};
-use crate::duration::GoDuration;
+use super::table::{self, Asks, Hazard, HazardClass, Unset};
+use crate::schema;
+use crate::types::Type;
 
 /// Fields whose values are nobody's business: headers with tokens, and a URL that may have a password or a signature in it. No
 /// other field of v1.20 to v1.36 is meant for a credential; all others name files.
 const SECRETS: [&str; 2] = ["staticPodURL", "staticPodURLHeader"];
-
-/// Fields whose texts are quantities: `1Gi` is `1024Mi`.
-const QUANTITIES: [&str; 6] =
-    ["kubeReserved", "systemReserved", "evictionHard", "evictionSoft", "evictionMinimumReclaim", "containerLogMaxSize"];
 
 /// A field whose effective value differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,27 +81,42 @@ fn shown(value: &Value) -> String {
     if value.is_null() { "unset".to_owned() } else { cut(&value.to_string()) }
 }
 
-/// The fields in which two effective configurations differ, by name. What is not set counts as its
-/// default. Nothing can be said if one of them is not known (not an object).
+/// The fields in which two kubelets go by something else ([`crate::effective::value`] of each), by name. Nothing can be said if
+/// one of them is not known (not an object).
 #[must_use]
 pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
     let (Value::Object(before), Value::Object(after)) = (old, new) else { return Vec::new() };
     let fields: BTreeSet<&str> = before.keys().chain(after.keys()).map(String::as_str).collect();
     let mut changes = Vec::new();
     for field in fields.into_iter().filter(|field| !matches!(*field, "apiVersion" | "kind")) {
-        let before = changes.len();
-        compare(field, effective(old, field), effective(new, field), &mut changes);
-        if table::find(field).is_none() {
+        let first = changes.len();
+        let (old, new) = (effective(old, field), effective(new, field));
+        let Some(hazard) = table::find(field) else {
+            compare(field, Type::Text, old, new, &mut changes);
             // `maxPods.x` at the top is no part of maxPods.
             let unknown = |change: &mut Change| (change.class, change.needs) = (HazardClass::Unknown, "");
-            changes.iter_mut().skip(before).for_each(unknown);
+            changes.iter_mut().skip(first).for_each(unknown);
+            continue;
+        };
+        if !is_untold(hazard, before.get(field), after.get(field)) {
+            compare(field, hazard.of, old, new, &mut changes);
         }
     }
     changes
 }
 
-fn compare(field: &str, old: Value, new: Value, changes: &mut Vec<Change>) {
-    if same(top(field), &old, &new) {
+/// True if nobody can say that there is a change: one of them is not set, and the other is what a kubelet of some version
+/// takes that for. Where the version is known such a field is not left out.
+fn is_untold(hazard: &Hazard, old: Option<&Value>, new: Option<&Value>) -> bool {
+    match (old, new) {
+        (None, Some(given)) | (Some(given), None) => defaults::is_default_somewhere(hazard.field, given),
+        _ => false,
+    }
+}
+
+fn compare(field: &str, of: Type, old: Value, new: Value, changes: &mut Vec<Change>) {
+    let is_zero = |value: &Value| value.is_null() || zero_is_none(field) && of.is_zero(value);
+    if of.is_same(&old, &new) || is_zero(&old) && is_zero(&new) {
         return;
     }
     // Entry by entry; an object against nothing has all of its entries new.
@@ -120,25 +132,14 @@ fn compare(field: &str, old: Value, new: Value, changes: &mut Vec<Change>) {
     let Some((before, after)) = both else { return changes.push(Change::new(field.to_owned(), old, new)) };
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     for name in names {
-        let of = |map: &Map<String, Value>| map.get(name).cloned().unwrap_or_default();
-        compare(&format!("{field}.{name}"), of(before), of(after), changes);
+        let at = |map: &Map<String, Value>| map.get(name).cloned().unwrap_or_default();
+        compare(&format!("{field}.{name}"), of.entry(name), at(before), at(after), changes);
     }
 }
 
-/// Equal to the kubelet, whatever the spelling: `60s` is `1m`.
-fn same(top: &str, old: &Value, new: &Value) -> bool {
-    fn equal<T: PartialEq>(read: impl Fn(&str) -> Option<T>, old: &str, new: &str) -> bool {
-        read(old).is_some_and(|old| read(new) == Some(old))
-    }
-    if old == new {
-        return true;
-    }
-    let (Value::String(old), Value::String(new)) = (old, new) else { return false };
-    match top {
-        "reservedSystemCPUs" => equal(resource_managers::cpus, old, new),
-        top if QUANTITIES.contains(&top) => equal(quantity::millis, old, new),
-        _ => equal(|text| text.parse::<GoDuration>().ok(), old, new),
-    }
+/// True where the kubelet makes no difference between a zero value and none: of a field without a default, and within structs.
+fn zero_is_none(field: &str) -> bool {
+    table::find(field).map_or_else(|| schema::is_in_struct(field), |hazard| hazard.unset == Unset::Zero)
 }
 
 /// Why these changes must not be made yet, unless they are acknowledged.

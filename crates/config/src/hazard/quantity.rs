@@ -14,9 +14,22 @@ pub fn millis(text: &str) -> Option<u64> {
     scaled(text, 3)
 }
 
+/// The same in billionths, negative ones too: no quantity has anything smaller. Two that are equal are one amount.
+#[must_use]
+pub fn nanos(text: &str) -> Option<i128> {
+    match text.strip_prefix('-') {
+        Some(text) => times(text, 9).map(|amount| -amount),
+        None => times(text.strip_prefix('+').unwrap_or(text), 9),
+    }
+}
+
 /// `text` times 10^`scale`, rounded up.
 fn scaled(text: &str, scale: i32) -> Option<u64> {
-    let text = text.strip_prefix('+').unwrap_or(text);
+    u64::try_from(times(text.strip_prefix('+').unwrap_or(text), scale)?).ok()
+}
+
+/// The same of a text without a sign.
+fn times(text: &str, scale: i32) -> Option<i128> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -30,7 +43,7 @@ fn scaled(text: &str, scale: i32) -> Option<u64> {
     let power = 10_u128.checked_pow(exponent.unsigned_abs())?;
     let value = digits.checked_mul(1 << binary)?;
     let value = if exponent < 0 { value.div_ceil(power) } else { value.checked_mul(power)? };
-    u64::try_from(value).ok()
+    i128::try_from(value).ok()
 }
 
 /// Suffixes by powers of 1024, from the first on, ...

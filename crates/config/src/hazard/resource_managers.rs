@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::effective::effective;
+use super::table;
 use crate::digest::sha256;
 
 /// Node CPUs beyond this are not believed (the kernel's own limit is 8192).
@@ -43,11 +44,8 @@ pub fn policy_key(config: &Value) -> String {
     }
     for field in fields {
         let value = effective(config, field);
-        let value = match (field, value.as_str().and_then(cpus)) {
-            ("reservedSystemCPUs", Some(cpus)) => cpus.into_iter().collect(),
-            _ => value,
-        };
-        details.insert(field.to_owned(), value);
+        let spelt_once = table::find(field).map(|hazard| hazard.of.canonical(&value));
+        details.insert(field.to_owned(), spelt_once.filter(|value| !is_empty(value)).unwrap_or_default());
     }
     let key = format!("cpu={}_memory={}", plain(&cpu), plain(&memory));
     if !pins_cpus && !pins_memory {
@@ -74,6 +72,11 @@ pub fn fits_policy(key: &str, cpu: Option<&str>, memory: Option<&str>) -> bool {
 #[must_use]
 pub fn key_of_found(cpu: Option<&str>, memory: Option<&str>) -> String {
     format!("cpu={}_memory={}", plain(cpu.unwrap_or("none")), plain(memory.unwrap_or("None")))
+}
+
+/// An empty list or map is none.
+fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
 }
 
 /// Only what a file name may hold; the hash tells apart what this makes equal.
@@ -106,7 +109,7 @@ mod tests {
     fn without_policies_there_is_one_key() {
         let plain = "cpu=none_memory=None";
         assert_eq!(policy_key(&Value::Null), plain);
-        assert_eq!(policy_key(&json!({"cpuManagerPolicy": "", "memoryManagerPolicy": "None"})), plain);
+        assert_eq!(policy_key(&json!({"cpuManagerPolicy": "none", "memoryManagerPolicy": "None"})), plain);
         let idle = json!({"reservedSystemCPUs": "0", "topologyManagerPolicy": "restricted", "reservedMemory": [{"numaNode": 0}],
             "cpuManagerPolicyOptions": {"full-pcpus-only": "true"}});
         assert_eq!(policy_key(&idle), plain, "managers that do nothing keep nothing");

@@ -1,4 +1,5 @@
 use super::*;
+use crate::effective::of_file;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -8,6 +9,12 @@ fn refused(changes: &[Change], acknowledged: Option<&str>) -> Option<String> {
 
 fn fields(old: &Value, new: &Value) -> Vec<String> {
     diff(old, new).into_iter().map(|change| change.field).collect()
+}
+
+/// The same of two files.
+#[expect(clippy::needless_pass_by_value, reason = "json! makes values")]
+fn of_files(old: Value, new: Value) -> Vec<String> {
+    fields(&of_file(&old, None), &of_file(&new, None))
 }
 
 #[test]
@@ -24,8 +31,8 @@ fn a_default_that_is_spelled_out_is_no_change() {
         "authorization": {"mode": "", "webhook": {"cacheAuthorizedTTL": "0s"}},
         "evictionHard": {"memory.available": "102400Ki", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%"},
     });
-    assert_eq!(diff(&json!({}), &spelled), []);
-    assert_eq!(diff(&spelled, &json!({})), []);
+    assert_eq!(of_files(json!({}), spelled.clone()), [""; 0]);
+    assert_eq!(of_files(spelled, json!({})), [""; 0]);
     for hazard in table::HAZARDS {
         let explicit = json!({hazard.field: effective(&json!({}), hazard.field)});
         assert_eq!(diff(&json!({}), &explicit), [], "{}", hazard.field);
@@ -34,9 +41,11 @@ fn a_default_that_is_spelled_out_is_no_change() {
 
 #[test]
 fn zero_is_a_value_where_go_has_a_pointer() {
-    assert_eq!(fields(&json!({}), &json!({"healthzPort": 0, "maxPods": 0})), ["healthzPort"]);
-    assert_eq!(fields(&json!({}), &json!({"enforceNodeAllocatable": []})), ["enforceNodeAllocatable"]);
-    assert_eq!(fields(&json!({}), &json!({"cgroupsPerQOS": false})), ["cgroupsPerQOS"]);
+    assert_eq!(of_files(json!({}), json!({"healthzPort": 0, "maxPods": 0})), ["healthzPort"]);
+    assert_eq!(of_files(json!({}), json!({"enforceNodeAllocatable": []})), ["enforceNodeAllocatable"]);
+    assert_eq!(of_files(json!({}), json!({"cgroupsPerQOS": false})), ["cgroupRoot", "cgroupsPerQOS"]);
+    // A text is zero if it is empty, whatever it could be read as.
+    assert_eq!(of_files(json!({}), json!({"clusterDomain": "0", "providerID": "0s"})), ["clusterDomain", "providerID"]);
 }
 
 #[test]
@@ -81,7 +90,7 @@ fn a_given_eviction_map_replaces_the_defaults() {
         ]
     );
     let merged = json!({"evictionHard": {"memory.available": "1Gi"}, "mergeDefaultEvictionSettings": true});
-    assert_eq!(fields(&json!({}), &merged), ["evictionHard.memory.available", "mergeDefaultEvictionSettings"]);
+    assert_eq!(of_files(json!({}), merged), ["evictionHard.memory.available", "mergeDefaultEvictionSettings"]);
 }
 
 #[test]

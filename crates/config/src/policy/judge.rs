@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{NodePolicy, Signed};
+use crate::effective::settled;
 use crate::flags::{self, FlagOverrides};
 use crate::hazard::{self, Change, HazardClass};
-use crate::schema;
+use crate::{gates, schema};
 
 /// What is judged.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,8 @@ pub struct Candidate<'a> {
     pub local: &'a Value,
     /// What becomes of the kubelet's command line.
     pub overrides: &'a FlagOverrides,
+    /// The kubelet's minor version, if it is known.
+    pub minor: Option<u64>,
 }
 
 /// Whether there is a policy.
@@ -136,7 +139,7 @@ impl NodePolicy {
             found.push(not_allowed(namespace, allowed));
         }
         for (path, value) in &self.pinned_fields {
-            let wanted = with_field(candidate.effective, path, value.clone());
+            let wanted = settled(&with_pinned(candidate.effective, path, value), candidate.minor);
             if !candidate.effective.is_object() || !hazard::diff(candidate.effective, &wanted).is_empty() {
                 let value = if hazard::is_secret(path) { "as the policy has it".to_owned() } else { value.to_string() };
                 found.push(format!("pinnedFields: {path} must be {value}"));
@@ -160,12 +163,29 @@ impl NodePolicy {
             // Nobody can say what would change.
             return vec!["deniedFields: what the kubelet would go by is not known".to_owned()];
         }
+        // Of a version whose gates nobody knows here a group may set any of them.
+        let is_hit = |path: &str, change: &Change| {
+            let group = change.field.strip_prefix("featureGates.").is_some_and(gates::is_group);
+            let any_gate = group && !gates::are_known(candidate.minor) && path.starts_with("featureGates");
+            any_gate || schema::overlap(path, &change.field)
+        };
         let denial = |change: Change| {
-            let path = self.denied_fields.iter().find(|path| schema::overlap(path, &change.field))?;
+            let path = self.denied_fields.iter().find(|path| is_hit(path, &change))?;
             Some(format!("deniedFields has {path}, and it changes {change}"))
         };
         hazard::diff(candidate.local, candidate.effective).into_iter().filter_map(denial).collect()
     }
+}
+
+/// What a kubelet would go by with a pinned field. What else is in that field stays, its default too.
+fn with_pinned(effective: &Value, path: &str, value: &Value) -> Value {
+    let mut whole = effective.clone();
+    let top = path.split('.').next().unwrap_or_default();
+    if let (Some(fields), true) = (whole.as_object_mut(), top != path) {
+        let inner = hazard::effective(effective, top);
+        fields.extend(Some((top.to_owned(), inner)).filter(|(_, inner)| !inner.is_null()));
+    }
+    with_field(&whole, path, value.clone())
 }
 
 /// The configuration with another value at this path.
@@ -174,4 +194,101 @@ pub(super) fn with_field(configuration: &Value, path: &str, value: Value) -> Val
     let path: Vec<String> = schema::names(path).into_iter().map(str::to_owned).collect();
     flags::set(&mut fields, &path, value);
     Value::Object(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::effective::{Sources, layers, value};
+    use crate::flags::KubeletArgs;
+
+    /// What a policy says of a unit's flags over a file, where the local file is empty and the unit has `own`.
+    fn judged(fields: &str, configuration: &Value, (own, given): (&[&str], &str), minor: Option<u64>) -> Vec<String> {
+        let text = format!("apiVersion: kubelet-supervisor.io/v1alpha1\nkind: NodePolicy\n{fields}");
+        let policy = NodePolicy::parse(&text).unwrap();
+        let own = KubeletArgs::parse(&own.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
+        let overrides = FlagOverrides::parse(given).unwrap();
+        let goes_by =
+            |configuration: &Value, args: &KubeletArgs| value(&layers(&Sources::of(configuration, &[], args)), minor);
+        let (effective, local) = (goes_by(configuration, &own.with(&overrides)), goes_by(&json!({}), &own));
+        let candidate =
+            Candidate { namespace: None, effective: &effective, local: &local, overrides: &overrides, minor };
+        [policy.refusals(&candidate), policy.denials(&candidate)].concat()
+    }
+
+    /// By what the kubelet reads, and not by how it is spelt.
+    #[test]
+    fn a_pinned_field_is_held_against_what_the_kubelet_reads() {
+        let of = |fields: &str, configuration: Value, flags: &str, minor| {
+            judged(fields, &configuration, (&[], flags), minor)
+        };
+        let pods = "pinnedFields: {maxPods: 110}";
+        let long = "pinnedFields: {streamingConnectionIdleTimeout: 4h}";
+        let gate = "pinnedFields: {featureGates.NodeSwap: false}";
+        let on = "pinnedFields: {featureGates.CPUManager: true}";
+        let queries = "pinnedFields: {kubeAPIQPS: 50}";
+        let memory = "pinnedFields: {evictionHard.memory.available: 100Mi}";
+        for (fields, configuration, flags, minor, is_admitted) in [
+            (pods, json!({}), "", None, true),
+            (pods, json!({"maxPods": 0}), "", None, true), // in a file zero is not set
+            (pods, json!({}), "--max-pods=0", None, false),
+            (pods, json!({}), "--max-pods=0110", None, false),
+            (pods, json!({}), "--max-pods=0x6e", None, true),
+            (pods, json!({}), "--max-pods=0b1101110", None, true),
+            (pods, json!({}), "--max-pods=1_1_0", None, true),
+            (pods, json!({}), "--max-pods=+110", None, true),
+            (pods, json!({"maxPods": 5}), "--max_pods=0o156", None, true),
+            (long, json!({}), "", None, true),
+            (long, json!({"streamingConnectionIdleTimeout": "240m"}), "", None, true),
+            (long, json!({"streamingConnectionIdleTimeout": "0s"}), "", None, true),
+            (long, json!({}), "--streaming-connection-idle-timeout=0s", None, false),
+            (long, json!({}), "--streaming-connection-idle-timeout=-4h", None, false),
+            (gate, json!({}), "", Some(22), true),
+            (gate, json!({"featureGates": {"AllAlpha": true}}), "", Some(22), false),
+            (gate, json!({"featureGates": {"AllAlpha": true, "NodeSwap": false}}), "", Some(22), true),
+            (gate, json!({"featureGates": {"AllAlpha": true}}), "", None, false),
+            (gate, json!({}), "--feature-gates=AllAlpha=true", Some(22), false),
+            (gate, json!({"featureGates": {"AllBeta": true}}), "", Some(28), false),
+            (on, json!({}), "", Some(22), true),
+            (on, json!({"featureGates": {"AllBeta": false}}), "", Some(22), false),
+            (queries, json!({}), "", Some(27), true),
+            (queries, json!({}), "", Some(26), false),
+            (memory, json!({}), "", Some(22), true),
+            (memory, json!({"evictionHard": {"pid.available": "1%"}}), "", Some(22), false),
+        ] {
+            let told = of(fields, configuration.clone(), flags, minor);
+            assert_eq!(told.is_empty(), is_admitted, "{fields}: {configuration} {flags} {minor:?}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn a_denied_field_is_changed_by_whatever_changes_what_the_kubelet_reads() {
+        for (field, configuration, own, flags, minor, is_admitted) in [
+            ("seccompDefault", json!({}), &["--seccomp-default"][..], "!--seccomp-default", Some(30), false),
+            ("seccompDefault", json!({"seccompDefault": false}), &["--seccomp-default"], "", Some(30), true),
+            ("seccompDefault", json!({"seccompDefault": true}), &[], "", Some(30), false),
+            ("seccompDefault", json!({}), &[], "--seccomp-default=false", Some(30), true),
+            ("maxPods", json!({"maxPods": 70}), &["--max-pods=50"], "!--max-pods", Some(30), false),
+            ("maxPods", json!({"maxPods": 50}), &["--max-pods=50"], "!--max-pods", Some(30), true),
+            ("clusterDomain", json!({"clusterDomain": "0"}), &[], "", Some(30), false),
+            ("providerID", json!({"providerID": "0s"}), &[], "", Some(30), false),
+            ("reservedSystemCPUs", json!({"reservedSystemCPUs": "0"}), &[], "", Some(30), false),
+            ("systemReserved", json!({"reservedSystemCPUs": "0"}), &[], "", Some(30), false),
+            ("featureGates", json!({"featureGates": {"AllAlpha": true}}), &[], "", Some(30), false),
+            ("featureGates.NodeSwap", json!({"featureGates": {"AllAlpha": true}}), &[], "", Some(22), false),
+            ("featureGates.NodeSwap", json!({"featureGates": {"AllAlpha": true}}), &[], "", None, false),
+            ("featureGates.NodeSwap", json!({"featureGates": {"AllAlpha": true}}), &[], "", Some(38), false),
+            ("featureGates.NodeSwap", json!({"featureGates": {"AllAlpha": true}}), &[], "", Some(30), true),
+            ("featureGates.NodeSwap", json!({"featureGates": {"NodeSwap": true}}), &[], "", Some(30), true),
+            ("logging.vmodule", json!({}), &[], "--vmodule=a=5", Some(30), false),
+            ("logging.verbosity", json!({"logging": {"verbosity": 4}}), &["--v=4"], "", Some(30), true),
+            ("tracing", json!({"tracing": {}}), &[], "", Some(30), false),
+            ("enforceNodeAllocatable", json!({"enforceNodeAllocatable": ["pods", "pods"]}), &[], "", Some(30), true),
+        ] {
+            let told = judged(&format!("deniedFields: [{field}]"), &configuration, (own, flags), minor);
+            assert_eq!(told.is_empty(), is_admitted, "{field}: {configuration} {own:?} {flags} {minor:?}: {told:?}");
+        }
+    }
 }

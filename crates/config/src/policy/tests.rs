@@ -115,8 +115,13 @@ fn what_is_wrong_is_named_with_its_path() {
 #[expect(clippy::needless_pass_by_value, reason = "json! makes values")]
 fn refusals(policy: &NodePolicy, local: Value, effective: Value, flags: &str) -> Vec<String> {
     let overrides = FlagOverrides::parse(flags).unwrap();
-    let candidate =
-        Candidate { namespace: Some("kubelet-config"), effective: &effective, local: &local, overrides: &overrides };
+    let candidate = Candidate {
+        namespace: Some("kubelet-config"),
+        effective: &effective,
+        local: &local,
+        overrides: &overrides,
+        minor: None,
+    };
     [policy.refusals(&candidate), policy.denials(&candidate)].concat()
 }
 
@@ -158,7 +163,7 @@ fn a_denied_field_stays_as_the_node_has_it() {
 fn what_is_not_known_is_not_admitted() {
     let (known, overrides) = (json!({}), FlagOverrides::default());
     let of = |effective: &Value, local: &Value| {
-        let candidate = Candidate { namespace: Some("n"), effective, local, overrides: &overrides };
+        let candidate = Candidate { namespace: Some("n"), effective, local, overrides: &overrides, minor: None };
         let count =
             |fields: &str| [policy(fields).refusals(&candidate), policy(fields).denials(&candidate)].concat().len();
         (count("deniedFields: [maxPods]"), count("pinnedFields: {maxPods: 110}"))
@@ -203,7 +208,8 @@ fn namespaces_and_flags() {
         ]
     );
     let (overrides, nothing) = (FlagOverrides::default(), json!({}));
-    let candidate = Candidate { namespace: None, effective: &nothing, local: &nothing, overrides: &overrides };
+    let candidate =
+        Candidate { namespace: None, effective: &nothing, local: &nothing, overrides: &overrides, minor: None };
     assert_eq!(bounded.refusals(&candidate), [""; 0], "a file by hand is of no namespace");
     let by = |policy: &NodePolicy, labels: &[&str]| {
         let candidate = Candidate { namespace: Some("kubelet-config"), ..candidate };

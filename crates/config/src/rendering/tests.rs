@@ -28,6 +28,7 @@ fn of<'a>(payload: &'a str, args: &'a KubeletArgs, overrides: &'a FlagOverrides)
         drop_ins: &[],
         args,
         overrides,
+        minor: Some(20),
     }
 }
 
@@ -218,7 +219,12 @@ fn the_effective_configuration_has_drop_ins_and_flags_over_it() {
     let mut effective = render(&ingredients).unwrap().effective;
     let fields = effective.as_object_mut().unwrap();
     assert!(fields.remove("kind").is_some() && fields.remove("apiVersion").is_some());
-    assert_eq!(effective, json!({"maxPods": 7, "kubeAPIQPS": 10, "featureGates": {"A": true}}));
+    // What depends on the version stands there, so that it can be told from another version's.
+    assert_eq!(
+        effective,
+        json!({"maxPods": 7, "kubeAPIQPS": 10, "featureGates": {"A": true}, "kubeAPIBurst": 10, "eventRecordQPS": 5,
+            "eventBurst": 10, "nodeStatusReportFrequency": "5m", "serializeImagePulls": true})
+    );
 
     let bare = render(&RenderInput { payload: None, ..ingredients }).unwrap();
     assert_eq!(bare.value, Value::Null);

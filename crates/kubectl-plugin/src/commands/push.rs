@@ -20,7 +20,7 @@ use kubelet_config::flags::KEY_SUFFIX;
 use kubelet_config::merge::merge;
 use kubelet_config::schema::{self, FieldProblem, UnknownFields};
 use kubelet_config::source::{Merge, is_safe_key};
-use kubelet_config::{policy, rendering, yaml};
+use kubelet_config::{policy, yaml};
 
 /// `-o`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -116,7 +116,7 @@ impl Options {
         if let Some(duplicate) = document.duplicate {
             return Err(fail(format!("a field stands twice, and the kubelet would go by the last one: {duplicate}")));
         }
-        rendering::check_kind(&mut document.value, self.overlay)
+        kubelet_config::document::check_kind(&mut document.value, self.overlay)
             .map_err(|why| fail(format!("{why}, so this is no KubeletConfiguration")))?;
         Ok(schema::problems(&document.value))
     }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::field_paths::{at, clean, is_spelling, paths, settle_paths};
+use super::field_paths::{at, clean, paths, settle_paths};
+use kubelet_config::effective;
 use kubelet_config::flags::{FlagOverrides, KubeletArgs};
-use kubelet_config::hazard::defaults::{depends_on_node, filled};
+use kubelet_config::hazard::defaults::depends_on_node;
 use kubelet_config::hazard::{self, Change, Impact};
 use kubelet_config::merge::merge;
 use kubelet_config::pods::PodInventory;
@@ -92,14 +93,17 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
                 "one of them is an overlay, laid over each node's local file: compare it with a NODE to see what comes out".to_owned(),
             );
         }
-        (old, new) = (filled(&old, minor(from.kind).or(any)), filled(&new, minor(to.kind).or(any)));
+        let goes_by = |side: &Side, value: &Value| match side.kind {
+            Kind::Running(minor) => effective::reported(value, minor.or(any)),
+            Kind::Written(_) => effective::of_file(value, any),
+        };
+        (old, new) = (goes_by(from, &old), goes_by(to, &new));
     }
     let mut changes = hazard::diff(&old, &new);
     if both_overlays {
         changes.extend(left_out(&old, &new, &changes));
         changes.sort_by(|one, other| one.field.cmp(&other.field));
     }
-    changes.retain(|change| !is_spelling(change));
     let flags = |side: &Side| side.flags.clone().or_else(|| facts.flags.clone());
     if let (Some(old), Some(new)) = (flags(from), flags(to)) {
         changes.extend(flag_changes(&old, &new));

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::field_paths::{at, clean, is_spelling, paths, settle_paths};
+use super::field_paths::{at, clean, paths, settle_paths};
 use super::node::winning_flag;
+use kubelet_config::effective;
 use kubelet_config::flags::{FlagOverrides, KubeletArgs, Setting};
 use kubelet_config::hazard;
-use kubelet_config::hazard::defaults::filled;
 use kubelet_config::merge::merge;
 use kubelet_config::reported::ReportedSupervisor;
 use kubelet_config::schema::{is_within, overlap};
@@ -78,17 +78,16 @@ pub(crate) struct AppliedConfigMap<'a> {
 pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, minor: Option<u64>) -> Vec<Origin> {
     let payload = given.map(|given| clean(&settle_paths(given.payload, configz)));
     let empty = Value::Object(serde_json::Map::new());
-    let named = |changes: Vec<hazard::Change>| -> BTreeSet<String> {
-        changes.into_iter().filter(|change| !is_spelling(change)).map(|change| change.field).collect()
-    };
-    let defaults = filled(&empty, minor);
-    let set = named(hazard::diff(&defaults, configz));
+    let named =
+        |changes: Vec<hazard::Change>| -> BTreeSet<String> { changes.into_iter().map(|change| change.field).collect() };
+    let (defaults, running) = (effective::of_file(&empty, minor), effective::reported(configz, minor));
+    let set = named(hazard::diff(&defaults, &running));
     // As it would be if nothing but the ConfigMap had a say in what the ConfigMap sets.
     let mut meant = configz.clone();
     if let Some(payload) = &payload {
         merge(&mut meant, payload);
     }
-    let overridden = named(hazard::diff(&filled(&meant, minor), configz));
+    let overridden = named(hazard::diff(&effective::of_file(&meant, minor), &running));
     let fields: BTreeSet<String> = paths(configz).chain(payload.iter().flat_map(paths)).collect();
     let replaces = given.is_some_and(|given| given.merge == Merge::Replace);
     let settings = given.map(|given| KubeletArgs::default().with(given.overrides).settings()).unwrap_or_default();

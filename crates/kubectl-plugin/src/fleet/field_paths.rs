@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use kubelet_config::hazard::Change;
 use kubelet_config::merge::leaves;
 use kubelet_config::rendering::{self, PATH_FIELDS};
 
@@ -42,19 +41,6 @@ pub(crate) fn clean(value: &Value) -> Value {
     let mut value = value.clone();
     rendering::drop_native_gate(&mut value);
     value
-}
-
-/// Options of logging and tracing that are spelt out on one side, at zero, and left out on the other.
-pub(crate) fn is_spelling(change: &Change) -> bool {
-    let zero = |value: &Value| {
-        value.is_null() || *value == 0 || *value == "0" || *value == false || *value == "" || is_empty(value)
-    };
-    let nested = change.field.starts_with("logging.") || change.field.starts_with("tracing.");
-    nested && (change.old.is_null() || change.new.is_null()) && zero(&change.old) && zero(&change.new)
-}
-
-fn is_empty(value: &Value) -> bool {
-    value.as_object().is_some_and(serde_json::Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::rendering::{DropIn, HealthzTarget};
+use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::Merge;
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::machine::model::{KubeletId, Rendered, RunId, Verdict};

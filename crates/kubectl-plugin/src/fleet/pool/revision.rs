@@ -9,7 +9,6 @@ use super::types::{KubeletConfigPoolSpec, MergeMode, max_unavailable};
 use kubelet_config::assignment::DEFAULT_KEY;
 use kubelet_config::flags::KEY_SUFFIX;
 use kubelet_config::hazard::ANNOTATION as ACKNOWLEDGE;
-use kubelet_config::rendering;
 use kubelet_config::source::ConfigMapRef;
 
 /// Annotation of a pool: the revision whose canaries somebody looked at.
@@ -142,7 +141,8 @@ fn render(
         ));
     }
     let mut document = Value::Object(configuration.clone());
-    rendering::check_kind(&mut document, true).map_err(|why| format!("spec.kubeletConfiguration: {why}"))?;
+    kubelet_config::document::check_kind(&mut document, true)
+        .map_err(|why| format!("spec.kubeletConfiguration: {why}"))?;
     let text =
         serde_json::to_string_pretty(&document).map_err(|error| format!("spec.kubeletConfiguration: {error}"))?;
     let mut content = Content::default();
