@@ -26,7 +26,7 @@ names_program() { # FILE
 
 # Units that `kubelet-supervisor enable` was called for.
 enabled_units() {
-    for file in /etc/systemd/system/*.service.d/90-kubelet-supervisor.conf; do
+    for file in /etc/systemd/system/*.service.d/zz-kubelet-supervisor.conf; do
         if names_program "$file"; then basename "$(dirname "$file")" .d; fi
     done
 }
@@ -53,7 +53,7 @@ upgraded() {
 
 # Before the binary goes: a unit that names it would have no kubelet after the next boot.
 give_back() {
-    ours=90-kubelet-supervisor.conf
+    ours=zz-kubelet-supervisor.conf
     left=
     for dir in /etc/systemd/system /etc/systemd/system.control /run/systemd/system /usr/local/lib/systemd/system /usr/lib/systemd/system; do
         for file in "$dir"/*.service "$dir"/*.service.d/*.conf; do

@@ -165,7 +165,7 @@ impl Judge {
     }
 
     async fn verdict(&self, candidate: &Rendered) -> Verdict {
-        match self.ensure_tested().await {
+        match self.command.or_with(&candidate.overrides, self.ensure_tested().await).await {
             Ok(()) => self.command.judge(candidate).await,
             // A judge that fails its test may still say that nothing at all can be started.
             Err(why) => match self.command.judge(candidate).await {
@@ -178,7 +178,8 @@ impl Judge {
     /// Tests the binary once. That the test's files cannot be written is the disk's fault, and that it gave
     /// no answer in time the machine's: such things are not remembered, they may be over when the next candidate comes.
     async fn ensure_tested(&self) -> Result<(), String> {
-        self.tested.get_or_try_init(|| self.command.self_test()).await?.clone()
+        let own = FlagOverrides::default();
+        self.tested.get_or_try_init(|| self.command.self_test(&own)).await?.clone()
     }
 
     /// Tests once whether the binary waits for its lock file, in the bounds of a preflight: one that does not would be a second
@@ -219,7 +220,12 @@ impl PreflightCommand {
             Ok(verdict) => verdict,
         };
         let (Verdict::Load(message) | Verdict::Validate(message)) = &verdict else { return verdict };
-        match self.run(None, &own, config_dir).await {
+        let local = match self.run(None, &own, config_dir).await {
+            // By itself the unit starts nothing any more: with the candidate's flags it may.
+            Err(_) if !candidate.overrides.is_empty() => self.run(None, &candidate.overrides, config_dir).await,
+            local => local,
+        };
+        match local {
             Err(message) => flags(&message),
             Ok(Verdict::Load(own) | Verdict::Validate(own))
                 if !candidate.is_local_files
@@ -238,16 +244,31 @@ impl PreflightCommand {
         matches!(found, Err(_) | Ok(Verdict::Load(_) | Verdict::Validate(_)))
     }
 
-    /// Whether the binary tells what cannot be loaded from what is invalid.
+    /// Whether this kubelet can judge such a candidate. A kubelet that was upgraded may refuse the unit's own flags, and the
+    /// candidate take these out.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub(crate) async fn can_judge(&self, overrides: &FlagOverrides) -> Result<(), String> {
+        let tested = self.self_test(&FlagOverrides::default()).await.flatten();
+        self.or_with(overrides, tested).await
+    }
+
+    /// The outcome of the self-test; where it failed, that with these flags.
+    async fn or_with(&self, overrides: &FlagOverrides, tested: Result<(), String>) -> Result<(), String> {
+        if tested.is_ok() || overrides.is_empty() { tested } else { self.self_test(overrides).await.flatten() }
+    }
+
+    /// Whether the binary tells what cannot be loaded from what is invalid, with the unit's flags as a source changes them.
     ///
     /// # Errors
     /// Why that is not known: it may go well another time.
-    pub(crate) async fn self_test(&self) -> Result<Result<(), String>, String> {
+    async fn self_test(&self, overrides: &FlagOverrides) -> Result<Result<(), String>, String> {
         self.write_test_files().await?;
         for (name, _, expected) in SELF_TESTS {
             let file = self.test_file(name).display().to_string();
             // A broken drop-in is no fault of the judge.
-            let verdict = match self.run(Some(&file), &FlagOverrides::default(), &ConfigDir::Removed).await {
+            let verdict = match self.run(Some(&file), overrides, &ConfigDir::Removed).await {
                 Err(message) => return Ok(Err(format!("it refuses its own command line: {message}"))),
                 Ok(verdict) if verdict.result() == expected => continue,
                 Ok(verdict) => verdict,

@@ -93,7 +93,7 @@ fn judged(options: &Options) -> Result<Result<Vec<String>, RenderError>, Failure
     let (path, overrides) = (path.display().to_string(), rendered.overrides);
     let candidate = Rendered { path, overrides, ..Rendered::default() };
     let verdict = block_on(async {
-        match preflight.self_test().await.flatten() {
+        match preflight.can_judge(&candidate.overrides).await {
             Ok(()) => preflight.judge(&candidate).await,
             Err(why) => Verdict::Inconclusive(format!("this kubelet cannot serve as a judge: {why}")),
         }

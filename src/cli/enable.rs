@@ -13,6 +13,20 @@ use crate::os::ownership::{self, OwnershipError};
 use crate::unit::{self, Properties, Request, ServiceType};
 use kubelet_config::policy::DEFAULT_PATH;
 
+/// Units of distributions that have no unit for the kubelet.
+const NO_KUBELET: [&str; 10] = [
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-server.service",
+    "rke2-agent.service",
+    "k0sworker.service",
+    "k0scontroller.service",
+    "microshift.service",
+    "snap.microk8s.daemon-kubelite.service",
+    "snap.k8s.kubelet.service",
+    "snap.kubelet.daemon.service",
+];
+
 /// What of a unit `enable` may change and an operator wants to see.
 const SHOWN: [&str; 5] = ["Type", "NotifyAccess", "TimeoutStartUSec", "KillMode", "OOMScoreAdjust"];
 
@@ -195,7 +209,7 @@ fn require_root(verb: &str) -> Result<(), Failure> {
 
 /// Where there is no such unit: one whose program runs the kubelet may be why.
 async fn check_distribution(units: &Units, unit: &str) -> Result<(), String> {
-    for other in ["k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service"] {
+    for other in NO_KUBELET {
         if units.show(other).await?.get("LoadState") == "loaded"
             && let Some(instead) = unit::distribution(other)
         {

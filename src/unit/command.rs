@@ -131,14 +131,33 @@ fn program_of(args: &[String], command: &str) -> Result<String, String> {
 
 /// A refusal, with the line that would do.
 fn by_hand(why: &str, command: &str) -> String {
-    let is_kubelet = |word: &str| base(word) == "kubelet" && !word.contains(' ');
-    let found = split_words(command).into_iter().find(|(begin, word)| *begin > 0 && is_kubelet(word));
-    let line = found.and_then(|(begin, _)| command.get(begin..)).unwrap_or("/usr/bin/kubelet $KUBELET_ARGS");
+    let line = kubelet_within(command).unwrap_or_else(|| "/usr/bin/kubelet $KUBELET_ARGS".to_owned());
     format!(
         "{why}, and the supervisor has to be given the kubelet itself with its own arguments. Write it so that ExecStart= \
          runs the kubelet (`systemctl edit`: an empty ExecStart=, then `ExecStart={line}`); what is computed goes into a \
          file that EnvironmentFile= names, written by an ExecStartPre=. Now it is: {command}"
     )
+}
+
+/// The kubelet's own command in one that starts it, as far as systemd would read it so: in the last line of a shell's script too.
+fn kubelet_within(command: &str) -> Option<String> {
+    let words = split_words(command);
+    let is_kubelet = |word: &str| base(word) == "kubelet";
+    let after = |text: &str| {
+        let words = split_words(text);
+        words
+            .into_iter()
+            .rev()
+            .find(|(_, word)| is_kubelet(word))
+            .and_then(|(begin, _)| text.get(begin..).map(str::to_owned))
+    };
+    let script = words.iter().skip(1).find(|(_, word)| word.contains(char::is_whitespace));
+    let line = script.map_or_else(|| after(command), |(_, script)| after(script))?;
+    // What a shell would compute, systemd would not.
+    let is_read = Command::read(&line).is_ok_and(|command| command.launchers.is_empty())
+        && is_kubelet(line.split_whitespace().next()?);
+    Some(line.trim().to_owned())
+        .filter(|line| is_read && !line.contains("$(") && !line.contains(['`', ';', '&', '|', '<', '>']))
 }
 
 /// What to do where a program or a unit of this name runs the kubelet. k3s: docs.k3s.io, "Kubelet configuration"; RKE2: `StaticPodConfig.Kubelet`
@@ -149,6 +168,31 @@ pub(crate) fn distribution(name: &str) -> Option<&'static str> {
             "k3s runs the kubelet within its own process, so there is none that could be supervised. Configure it by a \
              KubeletConfiguration in /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/ (from v1.32 on) or by `kubelet-arg` in \
              /etc/rancher/k3s/config.yaml, then restart k3s",
+        );
+    }
+    if name.starts_with("k0s") {
+        return Some(
+            "k0s starts the kubelet itself, as its child and with arguments it computes, so no unit has the kubelet's command. \
+             Configure it by a worker profile (spec.workerProfiles of the k0s configuration) or by `--kubelet-extra-args` of \
+             `k0s worker`, then restart k0s",
+        );
+    }
+    if name.starts_with("microshift") {
+        return Some(
+            "MicroShift runs the kubelet within its own process, so there is none that could be supervised. Configure it by \
+             the section `kubelet` of /etc/microshift/config.yaml, then restart microshift",
+        );
+    }
+    if name.starts_with("snap.microk8s") || name == "kubelite" {
+        return Some(
+            "MicroK8s runs the kubelet within kubelite, so there is none that could be supervised. Configure it by \
+             /var/snap/microk8s/current/args/kubelet, then restart microk8s",
+        );
+    }
+    if name.starts_with("snap.") {
+        return Some(
+            "a snap starts the kubelet in its own confinement, by a command that snapd makes. Configure it by the snap's own \
+             options (`snap get`, `snap set`), then restart the snap's service",
         );
     }
     name.starts_with("rke2").then_some(

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The drop-in's name: behind kubeadm's `10-kubeadm.conf` and what installers number below 90.
-pub(crate) const DROP_IN: &str = "90-kubelet-supervisor.conf";
+/// The drop-in's name: behind kubeadm's `10-kubeadm.conf`, what installers number, and the `override.conf` of `systemctl edit`.
+pub(crate) const DROP_IN: &str = "zz-kubelet-supervisor.conf";
 
 /// A file of a unit: the unit itself, then its drop-ins in the order systemd applies them.
 #[derive(Clone, Debug, PartialEq, Eq)]

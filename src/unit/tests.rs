@@ -67,7 +67,7 @@ fn every_form_of_unit() {
     for (name, mut files, command) in forms {
         let plan = planned(&files, None).unwrap_or_else(|why| panic!("{name}: {why}"));
         assert_eq!(kubelet(&plan), command, "{name}");
-        assert_eq!(plan.path, "/etc/systemd/system/kubelet.service.d/90-kubelet-supervisor.conf");
+        assert_eq!(plan.path, "/etc/systemd/system/kubelet.service.d/zz-kubelet-supervisor.conf");
         assert_eq!(values(&plan, "OOMScoreAdjust"), ["-999"], "{name}");
         assert!(!plan.text.lines().any(|line| line.ends_with('\\')), "{name}");
         // With the drop-in in place, the same comes out.
@@ -79,7 +79,7 @@ fn every_form_of_unit() {
 #[test]
 fn what_is_shipped_is_what_kubeadm_gets() {
     let files = [file(UNIT, PACKAGE), file("/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf", KUBEADM)];
-    assert_eq!(planned(&files, None).unwrap().text, include_str!("../../systemd/90-kubelet-supervisor.conf"));
+    assert_eq!(planned(&files, None).unwrap().text, include_str!("../../systemd/zz-kubelet-supervisor.conf"));
 }
 
 #[test]
@@ -248,6 +248,16 @@ fn distributions_without_a_kubelet_of_their_own() {
     for name in ["k3s", "k3s-agent.service", "rke2", "rke2-server.service"] {
         assert!(distribution(name).is_some_and(|instead| instead.contains("kubelet-arg")), "{name}");
     }
+    for (name, word) in [
+        ("k0s", "workerProfiles"),
+        ("k0sworker.service", "workerProfiles"),
+        ("microshift", "/etc/microshift/config.yaml"),
+        ("snap.microk8s.daemon-kubelite.service", "args/kubelet"),
+        ("kubelite", "args/kubelet"),
+        ("snap.k8s.kubelet.service", "snap set"),
+    ] {
+        assert!(distribution(name).is_some_and(|instead| instead.contains(word)), "{name}");
+    }
     assert_eq!(distribution("kubelet.service"), None);
 }
 
@@ -291,6 +301,36 @@ fn commands_that_are_not() {
     }
 }
 
+/// Whoever does what a refusal says has a unit that `enable` takes: `systemctl edit` writes `override.conf`.
+#[test]
+fn advice_that_is_carried_out_leads_to_a_unit_that_is_taken() {
+    for (value, line) in [
+        (
+            r#"/bin/bash -c "source /etc/env; exec /usr/bin/kubelet --config=/var/lib/kubelet/config.yaml $EXTRA""#,
+            "/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml $EXTRA",
+        ),
+        ("/bin/sh -c 'exec /usr/bin/kubelet $(cat /etc/args)'", "/usr/bin/kubelet $KUBELET_ARGS"),
+        ("/bin/sh -c '/usr/bin/kubelet --v=2; true'", "/usr/bin/kubelet $KUBELET_ARGS"),
+        ("/bin/sh -c '. /etc/a && exec nice -n 5 /opt/bin/kubelet --v=2'", "/opt/bin/kubelet --v=2"),
+        ("/usr/bin/sudo -u root /usr/bin/kubelet --v=$V", "/usr/bin/kubelet --v=$V"),
+        ("/usr/bin/env -S 'kubelet --v=2'", "kubelet --v=2"),
+        ("/usr/lib/coreos/kubelet-wrapper --x", "/usr/bin/kubelet $KUBELET_ARGS"),
+    ] {
+        let unit = PACKAGE.replace("ExecStart=/usr/bin/kubelet", &format!("ExecStart={value}"));
+        let why = planned(&[file(UNIT, &unit)], None).unwrap_err();
+        let told = why.split("then `ExecStart=").nth(1).and_then(|rest| rest.split('`').next());
+        assert_eq!(told, Some(line), "{why}");
+        let edited = format!("[Service]\nExecStart=\nExecStart={line}\n");
+        let mut files = vec![file(UNIT, &unit), file("/etc/systemd/system/kubelet.service.d/override.conf", &edited)];
+        let plan = planned(&files, None).unwrap_or_else(|why| panic!("{value}: {why}"));
+        assert_eq!(values(&plan, "ExecStart")[1], format!("/usr/bin/kubelet-supervisor run -- {line}"));
+        // Ours comes after it, now and at the next `enable`.
+        files.push(file(&plan.path, &plan.text));
+        assert!(files.is_sorted_by(|one, other| one.path == UNIT || one.path < other.path), "{files:?}");
+        assert_eq!(planned(&files, None).unwrap().text, plan.text);
+    }
+}
+
 #[test]
 fn units_that_are_refused() {
     let conf = |name: &str, text: &str| file(&format!("/etc/systemd/system/kubelet.service.d/{name}"), text);
@@ -300,8 +340,8 @@ fn units_that_are_refused() {
         (vec![file(UNIT, "[Unit]\nExecStart=/usr/bin/kubelet\n")], "no ExecStart="),
         (vec![file(UNIT, PACKAGE), conf("10-x.conf", "[Service]\nExecStart=/usr/bin/kubelet --v=2\n")], "2 ExecStart="),
         (
-            vec![file(UNIT, PACKAGE), conf("99-x.conf", "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet\n")],
-            "99-x.conf sets ExecStart=",
+            vec![file(UNIT, PACKAGE), conf("zzz.conf", "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet\n")],
+            "zzz.conf sets ExecStart=",
         ),
         (vec![file(UNIT, &PACKAGE.replace("[Service]", "[Service]\nType=forking"))], "Type=forking"),
     ] {
@@ -309,7 +349,7 @@ fn units_that_are_refused() {
         assert!(why.contains(word), "{why}");
     }
     // Another file may come later as long as the command is not in there.
-    assert!(planned(&[file(UNIT, PACKAGE), conf("99-x.conf", "[Service]\nCPUWeight=200\n")], None).is_ok());
+    assert!(planned(&[file(UNIT, PACKAGE), conf("zzz.conf", "[Service]\nCPUWeight=200\n")], None).is_ok());
 }
 
 #[test]

@@ -138,6 +138,28 @@ fn from_a_file() {
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["maxPods"], 42);
 }
 
+/// A kubelet that was upgraded does not know a flag of the unit any more: what is judged is the command line as it will be.
+#[test]
+fn a_flag_that_the_kubelet_no_longer_knows_is_taken_out() {
+    let mut rig = Rig::new();
+    rig.args.push("--no-such-flag=1".to_owned());
+    let (payload, flags) = (rig.at("payload").display().to_string(), rig.at("flags").display().to_string());
+    let check = |fields: &str, text: &str| {
+        fs::write(&payload, configuration(fields)).unwrap();
+        fs::write(&flags, text).unwrap();
+        let kubelet = rig.program.display().to_string();
+        let words = ["check", &payload, "--flags", &flags, "--", &kubelet];
+        let words: Vec<&str> = words.into_iter().chain(rig.args.iter().map(String::as_str)).collect();
+        rig.verb(&words)
+    };
+    let (code, out, told) = check("maxPods: 42", "");
+    assert!(code != 0 && format!("{out}{told}").contains("unknown flag: --no-such-flag"), "{code} {out} {told}");
+    let (code, out, told) = check("maxPods: 42", "!--no-such-flag");
+    assert_eq!(code, 0, "{out} {told}");
+    let (code, out, _) = check("kubeAPIQPS: -1", "!--no-such-flag");
+    assert!(code == 1 && out.contains("must not be a negative number"), "{code} {out}");
+}
+
 #[test]
 fn a_default_source_has_them_too() {
     let mut rig = Rig::new();

@@ -1,7 +1,7 @@
 # What the topics share; sourced inside the container.
 # shellcheck disable=SC2034,SC2154 # what the topics share is named here and there
 passed=0 failed=0
-dropin=/etc/systemd/system/kubelet.service.d/90-kubelet-supervisor.conf
+dropin=/etc/systemd/system/kubelet.service.d/zz-kubelet-supervisor.conf
 topic=
 # The file of kubeadm's drop-in that is the administrator's.
 settings=/etc/default/kubelet

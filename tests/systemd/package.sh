@@ -14,7 +14,7 @@ installed_files() {
     done
     grep -q '"bomFormat": "CycloneDX"' $shared/doc/kubelet-supervisor/sbom.cdx.json || return 1
     kubectl-kubelet_config --version >/dev/null && gzip -dc $shared/man/man1/kubectl-kubelet_config-doctor.1.gz | grep -q 'what is missing'
-    diff $shared/doc/kubelet-supervisor/systemd/90-kubelet-supervisor.conf /suite/90-kubelet-supervisor.conf
+    diff $shared/doc/kubelet-supervisor/systemd/zz-kubelet-supervisor.conf /suite/zz-kubelet-supervisor.conf
 }
 # FIRST and SECOND install a version, REMOVE takes it away.
 life() { # FIRST SECOND REMOVE TOPIC

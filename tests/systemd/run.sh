@@ -50,7 +50,7 @@ cp "$here/forms/10-kubeadm.conf" "$root/usr/lib/systemd/system/kubelet.service.d
 cp "$here/suite.service" "$root/etc/systemd/system/"
 strip -o "$root/usr/bin/kubelet" "$target/stand-in-kubelet"
 ln -f "$root/usr/bin/kubelet" "$root/usr/bin/hyperkube"
-cp -r "$here"/{forms,*.sh} "$top/systemd/90-kubelet-supervisor.conf" "$top/docs/usage/install.md" "$top/README.md" "$work/suite/"
+cp -r "$here"/{forms,*.sh} "$top/systemd/zz-kubelet-supervisor.conf" "$top/docs/usage/install.md" "$top/README.md" "$work/suite/"
 strip -o "$work/suite/kubelet-supervisor" "$target/kubelet-supervisor"
 strip -o "$work/suite/kubectl-kubelet_config" "$target/kubectl-kubelet_config"
 strip -o "$work/suite/stand-in-api-server" "$target/stand-in-api-server"

@@ -85,7 +85,7 @@ walk() { # FORM ARGS
 types() {
     bare kubeadm
     kubelet-supervisor enable >/tmp/enable 2>&1
-    ok "what enable writes is what is shipped" diff $dropin /suite/90-kubelet-supervisor.conf
+    ok "what enable writes is what is shipped" diff $dropin /suite/zz-kubelet-supervisor.conf
     ok "what enable says is what install.md shows" diff <(sed -n '/^```text/,/^```/p' /suite/install.md | grep -v '^```') /tmp/enable
     ok "Type=notify on demand" kubelet-supervisor enable --type notify
     ok "Type=notify: start returns when the kubelet is ready" eval 'timeout 60 systemctl restart kubelet && ready'
