@@ -320,9 +320,19 @@ fn point_to_files(value: &mut Value, files: &BTreeMap<String, String>, dir: &str
 
 fn digest(value: &Value, overrides: &FlagOverrides, drop_ins: &[DropIn]) -> Digest {
     // serde_json without `preserve_order` sorts keys: the text is canonical, and one line.
-    let mut lines = [vec![value.to_string()], overrides.lines()].concat();
+    let mut lines = [vec![spelt_once(value).to_string()], overrides.lines()].concat();
     lines.extend(drop_ins.iter().map(DropIn::identity));
     Digest(sha256(lines.join("\n").as_bytes()))
+}
+
+/// Each field in one spelling of its type: who writes `1m` for `60s` has the same content, and needs no restart.
+fn spelt_once(value: &Value) -> Value {
+    let Value::Object(fields) = value else { return value.clone() };
+    let spelt = |(name, value): (&String, &Value)| {
+        let of = hazard::table::find(name).map(|hazard| hazard.of);
+        (name.clone(), of.map_or_else(|| value.clone(), |of| of.spelt_once(value)))
+    };
+    Value::Object(fields.iter().map(spelt).collect())
 }
 
 /// Port 0 is off.

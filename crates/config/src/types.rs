@@ -58,6 +58,13 @@ pub enum Type {
     Optional(&'static [Member]),
 }
 
+/// What becomes of entries that are zero.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zero {
+    IsNone,
+    IsKept,
+}
+
 /// A field of a struct.
 pub type Member = (&'static str, Type);
 
@@ -174,13 +181,29 @@ impl Type {
         }
     }
 
-    /// The one spelling of a value. What is not of this type stays as it is: the kubelet refuses it.
+    /// The one spelling of a value that a kubelet goes by. What is not of this type stays as it is: the kubelet refuses it.
     #[must_use]
     pub fn canonical(self, value: &Value) -> Value {
-        self.read(value).unwrap_or_else(|| value.clone())
+        self.read(value, Zero::IsNone).unwrap_or_else(|| value.clone())
     }
 
-    fn read(self, value: &Value) -> Option<Value> {
+    /// The one spelling of a value in a file. Zero may be something else than none there (a pointer in Go), and a number is no
+    /// spelling of a text: where the field takes texts, the kubelet refuses the number.
+    #[must_use]
+    pub fn spelt_once(self, value: &Value) -> Value {
+        match (value, self.read(value, Zero::IsKept)) {
+            (Value::Number(_), _) | (_, None) => value.clone(),
+            // No value of a file begins so.
+            (Value::String(_), Some(read)) => format!("={read}").into(),
+            (_, Some(read)) => read,
+        }
+    }
+
+    fn read(self, value: &Value, zero: Zero) -> Option<Value> {
+        let spelt = |of: &Self, value: &Value| match zero {
+            Zero::IsNone => of.canonical(value),
+            Zero::IsKept => of.spelt_once(value),
+        };
         match (self, value) {
             (Self::Int | Self::Float, Value::Number(number)) => whole(number),
             (Self::Flag, Value::String(text)) => boolean(text).map(Value::from),
@@ -190,20 +213,26 @@ impl Type {
             (Self::Share | Self::Threshold, Value::String(text)) => {
                 let Some(percent) = text.strip_suffix('%') else { return amount(text) };
                 let percent: f32 = percent.trim_end_matches('%').parse().ok()?;
-                let is_off = self == Self::Threshold && (percent == 0.0 || text == "100%");
+                let is_off = zero == Zero::IsNone && self == Self::Threshold && (percent == 0.0 || text == "100%");
                 Some(if is_off { Value::Null } else { format!("{percent}%").into() })
             }
             (Self::Cpus, Value::String(text)) => Some(cpus(text)?.into_iter().collect()),
             (Self::Endpoint, Value::String(text)) => Some(endpoint(text).into()),
-            (Self::List(item), Value::Array(items)) => Some(items.iter().map(|value| item.canonical(value)).collect()),
-            (Self::Set(item), Value::Array(items)) => Some(set(*item, items)),
-            (Self::Map(_) | Self::Struct(_) | Self::Optional(_), Value::Object(fields)) => Some(self.entries(fields)),
+            (Self::List(item), Value::Array(items)) => Some(items.iter().map(|value| spelt(item, value)).collect()),
+            (Self::Set(item), Value::Array(items)) => Some(set(items.iter().map(|value| spelt(item, value)).collect())),
+            (Self::Map(_) | Self::Struct(_) | Self::Optional(_), Value::Object(fields)) => {
+                Some(self.entries(fields, zero))
+            }
             _ => None,
         }
     }
 
-    fn entries(self, fields: &Map<String, Value>) -> Value {
+    fn entries(self, fields: &Map<String, Value>, zero: Zero) -> Value {
         let is_struct = !matches!(self, Self::Map(_));
+        if zero == Zero::IsKept {
+            let all = fields.iter().map(|(name, value)| (name.clone(), self.entry(name).spelt_once(value)));
+            return Value::Object(all.collect());
+        }
         let kept = fields.iter().filter_map(|(name, value)| {
             let of = self.entry(name);
             let value = of.canonical(value);
@@ -235,8 +264,7 @@ fn endpoint(text: &str) -> String {
 }
 
 /// `none` enforces nothing, as an empty list does (pkg/kubelet/apis/config/validation, v1.20.2).
-fn set(item: Type, items: &[Value]) -> Value {
-    let mut items: Vec<Value> = items.iter().map(|value| item.canonical(value)).collect();
+fn set(mut items: Vec<Value>) -> Value {
     items.sort_by_key(Value::to_string);
     items.dedup();
     if items.iter().all(|item| item == "none") {
@@ -352,6 +380,27 @@ mod tests {
         }
         assert!(TAINT.is_same(&json!({"key": "a", "effect": "b"}), &json!({"key": "a", "value": "", "effect": "b"})));
         assert!(!TRACING.is_same(&json!({}), &Value::Null));
+    }
+
+    #[test]
+    fn in_a_file_zero_is_kept() {
+        let webhook = json!({"webhook": {"enabled": false, "cacheTTL": "60s"}});
+        let same = json!({"webhook": {"enabled": false, "cacheTTL": "1m"}});
+        let (number, without) = (
+            json!({"webhook": {"enabled": false, "cacheTTL": 60_000_000_000_i64}}),
+            json!({"webhook": {"cacheTTL": "1m"}}),
+        );
+        assert_eq!(AUTHENTICATION.spelt_once(&webhook), AUTHENTICATION.spelt_once(&same));
+        assert_ne!(AUTHENTICATION.spelt_once(&webhook), AUTHENTICATION.spelt_once(&without), "absent is true");
+        assert_ne!(AUTHENTICATION.spelt_once(&webhook), AUTHENTICATION.spelt_once(&number), "the kubelet refuses it");
+        assert_ne!(
+            THRESHOLDS.spelt_once(&json!({"a": "0%"})),
+            THRESHOLDS.spelt_once(&json!({})),
+            "absent may be a default"
+        );
+        assert_eq!(TEXT_SET.spelt_once(&json!(["b", "a"])), TEXT_SET.spelt_once(&json!(["a", "b"])));
+        assert_ne!(QUANTITIES.spelt_once(&json!({"cpu": 1})), QUANTITIES.spelt_once(&json!({"cpu": "1"})));
+        assert_eq!(QUANTITIES.spelt_once(&json!({"cpu": "1000m"})), QUANTITIES.spelt_once(&json!({"cpu": "1"})));
     }
 
     #[test]

@@ -161,6 +161,24 @@ fn the_digest_is_of_the_content_not_of_the_version_or_the_spelling() {
     assert_ne!(base, digest("/d/1", "maxPods: 6\nauthentication: {x509: {clientCAFile: ca.crt}}\n"));
 }
 
+/// Spelt otherwise it is the same content: nothing would change by a restart.
+#[test]
+fn the_digest_goes_by_the_types_of_fields() {
+    let of = |text: &str| run(&Case { payload: Some(text), ..Case::default() }).unwrap().digest;
+    for (one, other, is_same) in [
+        ("syncFrequency: 60s\n", "syncFrequency: 1m\n", true),
+        ("syncFrequency: 60s\n", "syncFrequency: 61s\n", false),
+        ("clusterDomain: 60s\n", "clusterDomain: 1m\n", false),
+        ("clusterDNS: [a, b]\n", "clusterDNS: [b, a]\n", false),
+        ("allowedUnsafeSysctls: [a, b]\n", "allowedUnsafeSysctls: [b, a]\n", true),
+        ("kubeReserved: {memory: 1Gi}\n", "kubeReserved: {memory: 1024Mi}\n", true),
+        ("containerRuntimeEndpoint: /run/x\n", "containerRuntimeEndpoint: unix:///run/x\n", true),
+        ("maxPods: 110\n", "", false), // the default is the version's
+    ] {
+        assert_eq!(of(one) == of(other), is_same, "{one} {other}");
+    }
+}
+
 #[test]
 fn a_payload_equal_to_the_local_file_has_its_digest() {
     let local = run(&Case { local: Some("maxPods: 5\n"), ..Case::default() }).unwrap();
