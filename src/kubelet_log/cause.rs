@@ -203,6 +203,80 @@ mod tests {
         assert_eq!(told(DUMP), None);
     }
 
+    /// Each is a neighbour of what kubelets were seen to print.
+    #[test]
+    fn neighbours() {
+        let later = |count: usize, second: u32| {
+            format!("I1121 03:24:{second:02}.289282   30620 x.go:1] \"work\"\n").repeat(count)
+        };
+        for (text, expected) in [
+            // Panics.
+            ("panic: a\n\tpanic: b\n\tpanic: c [recovered]\n\ngoroutine 1 [running]:\n".to_owned(), Some("panic: c")),
+            ("panic: main.T{Token:\"s3cret\"}\n\ngoroutine 1 [running]:\n".to_owned(), Some("panic: main.T{…}")),
+            (format!("{DUMP}panic: late\n"), Some("panic: late")),
+            ("panic: x\n\tgoroutine running on other thread; stack unavailable\n".to_owned(), Some("panic: x")),
+            // The runtime.
+            (
+                "fatal error: fault\n[signal SIGSEGV: segmentation violation code=0x80 addr=0x0 pc=0x41]\n".to_owned(),
+                Some("fatal error: fault (SIGSEGV: segmentation violation)"),
+            ),
+            (
+                "fatal: morestack on g0\nSIGTRAP: trace trap\nPC=0x1 m=0 sigcode=0\n".to_owned(),
+                Some("fatal: morestack on g0"),
+            ),
+            (
+                "runtime/cgo: out of memory in thread_start\nSIGABRT: abort\n".to_owned(),
+                Some("runtime/cgo: out of memory in thread_start"),
+            ),
+            (format!("{E}\"Unable to register node\" err=\"x\"\nSIGQUIT: quit\n"), Some("SIGQUIT: quit")),
+            // klog.
+            (format!("{F}first\ngoroutine 1 [running]:\n{F}second\ngoroutine 2 [running]:\n"), Some("first")),
+            (format!("{E}\"command failed\" reason=\"why\"\n"), Some("command failed reason=\"why\"")),
+            (format!("{E}\"command failed\" err=\"a \\\"b\\\", cut in the mid"), Some("a \"b\", cut in the mid")),
+            (format!("{E}Failed to start X: open y:\n\tdetails: a\n"), Some("Failed to start X: open y: details: a")),
+            (format!("[kubelet]{E}\"command failed\" err=\"x\"\n"), Some("x")),
+            (format!("??? {E}\"command failed\" err=<\n??? \ta\n??? \tb\n???  >\n"), Some("a b")),
+            (format!("??? {E}\"work\"\n??? panic: x\n"), Some("panic: x")),
+            ("E1121 03:24:02.289282   30620 run.".to_owned(), None),
+            // What is old, or has work after it.
+            (format!("{E}\"Syncing\" err=\"x\"\n{}", later(8, 2)), Some("Syncing: x")),
+            (format!("{E}\"Syncing\" err=\"x\"\n{}", later(9, 2)), None),
+            (format!("{E}\"Syncing\" err=\"x\"\n{}", later(1, 13)), None),
+            (format!("{E}\"command failed\" err=\"x\"\n{}", later(32, 12)), Some("x")),
+            (format!("{E}\"command failed\" err=\"x\"\n{}", later(33, 2)), None),
+            (format!("{E}\"command failed\" err=\"x\"\n{}", later(1, 13)), None),
+            // JSON.
+            ("{\"err\":\"b\",\"msg\":\"command failed\",\"ts\":1}\n".to_owned(), Some("b")),
+            (
+                "{\"msg\":\"command failed\",\"err\":null,\"error\":[\"b\",{\"message\":\"c\"}]}\n".to_owned(),
+                Some("[b, c]"),
+            ),
+            (
+                "{\"msg\":\"command failed\",\"err\":{\"config\":{\"a\":\"s3cret\"}}}\n".to_owned(),
+                Some("command failed"),
+            ),
+            ("{\"msg\":\"Failed to initialize\",\"v\":0,\"err\":\"b\"}\n".to_owned(), Some("Failed to initialize: b")),
+            ("{\"msg\":\"Synced\",\"v\":0,\"err\":\"b\"}\n".to_owned(), None),
+            (
+                "{\"level\":\"fatal\",\"msg\":\"dead\",\"stacktrace\":\"main.main\\n\\tx.go:1\"}\n".to_owned(),
+                Some("dead"),
+            ),
+            // Others.
+            ("2026/11/28 22:20:24 http: TLS handshake error from 10.0.0.1:3: EOF\n".to_owned(), None),
+            (
+                "bash: line 1: /usr/bin/kubelet: Permission denied\n".to_owned(),
+                Some("bash: line 1: /usr/bin/kubelet: Permission denied"),
+            ),
+            ("unknown flag: --x\nSee 'kubelet --help' for usage\n".to_owned(), Some("unknown flag: --x")),
+            (
+                "I1121 03:24:02.289282 1 x.go:1] x\nSegmentation fault (core dumped)\n".to_owned(),
+                Some("Segmentation fault (core dumped)"),
+            ),
+        ] {
+            assert_eq!(told(&text).as_deref(), expected, "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_text_is_survived(line in "\\PC{0,80}|[ -~\\t]{0,900}|.{0,700}") {

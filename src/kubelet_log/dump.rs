@@ -10,7 +10,9 @@ pub(super) fn emptied(text: &str) -> String {
         out.push(c);
         let end = match c {
             '{' if !is_prose(&chars, at) => end(&chars, at, ('{', '}'), 0),
-            '[' if out.ends_with("map[") => end(&chars, at, ('[', ']'), brackets),
+            '[' if out.ends_with("map[") && !is_type(chars.get(at + 1..).unwrap_or_default()) => {
+                end(&chars, at, ('[', ']'), brackets)
+            }
             _ => {
                 match c {
                     '[' => brackets += 1,
@@ -61,17 +63,24 @@ fn is_prose(chars: &[char], at: usize) -> bool {
         return false; // `Type{`, `[]Type{`, `map[…]Type{`, `(Type) {` has a blank
     }
     let Some(next) = after.first().copied() else { return true };
+    if before == ' ' && next == '}' {
+        return true; // `interface {}`
+    }
     if "'\"`".contains(before) && next == before || ",.;)".contains(next) {
         return true;
     }
-    // A word of a sentence follows, and no key.
-    let mut rest = after.iter().copied().skip_while(|c| *c == ' ').peekable();
-    let mut word = 0_usize;
-    while rest.next_if(char::is_ascii_lowercase).is_some() {
-        word += 1;
-    }
-    let is_word = (1..=12).contains(&word) && matches!(rest.next(), None | Some(' ' | ',' | '.'));
-    next == ' ' && (after.iter().all(|c| *c == ' ') || is_word && !has_key(after))
+    // Words of a sentence follow, and no key.
+    let text: String = after.iter().take(WORDS).collect();
+    let mut words = text.split_ascii_whitespace();
+    let is_word = |word: &str| word.trim_end_matches([',', '.']).chars().all(|c| c.is_ascii_lowercase());
+    next == ' ' && words.next().is_none_or(is_word) && !words.take(3).any(is_key)
+}
+
+/// So much of a sentence is looked at.
+const WORDS: usize = 80;
+
+fn is_key(word: &str) -> bool {
+    word.contains([':', '=']) || word.starts_with(['"', '\'']) && word.len() > 1
 }
 
 /// `30s}`: a duration or a quantity, as Go prints the structs that hold them.
@@ -83,10 +92,16 @@ fn is_duration(after: &[char]) -> bool {
         && after.iter().take(length).all(is_unit)
 }
 
-/// True if a closing brace follows, and before it something that looks like `key:` or `key=`.
-fn has_key(after: &[char]) -> bool {
-    let inside: Vec<char> = after.iter().copied().take_while(|c| !"{}".contains(*c)).collect();
-    after.get(inside.len()) == Some(&'}') && inside.iter().any(|c| ":=\"".contains(*c))
+/// True for the key's type of `map[string]bool`, which is no dump.
+fn is_type(after: &[char]) -> bool {
+    let name: String = after.iter().take_while(|c| **c != ']').take(64).collect();
+    let is_name = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    match name.split_once('.') {
+        Some((package, name)) => {
+            is_name(package) && is_name(name) && name.starts_with(|c: char| c.is_ascii_uppercase())
+        }
+        None => ["string", "int", "int32", "int64", "uint", "uint32", "uint64", "bool"].contains(&name.as_str()),
+    }
 }
 
 #[cfg(test)]
@@ -101,7 +116,14 @@ mod tests {
             ("got {a b} there", "got {…} there"),
             ("got [{a b} {c d}] there", "got [{…} {…}] there"),
             ("got []Type{{a}, {b}} there", "got []Type{…} there"),
-            ("got map[string]Type{\"a\":b} there", "got map[…]Type{…} there"),
+            ("got map[string]Type{\"a\":b} there", "got map[string]Type{…} there"),
+            ("got map[v1.Name]Type{\"a\":b} and map[v1.Name:b]", "got map[v1.Name]Type{…} and map[…]"),
+            (
+                "of type map[string]string, not map[string]interface {}",
+                "of type map[string]string, not map[string]interface {}",
+            ),
+            ("got { a key: b } there", "got {…} there"),
+            ("expect { or n, but found \", in |a\":\"b\"}|", "expect { or n, but found \", in |a\":\"b\"}|"),
             ("got (v1.Type) { A: (string) (len=1) \"b\" } there", "got (v1.Type) {…} there"),
             ("got { a: b } there", "got {…} there"),
             ("got { \"a\": 1 } there", "got {…} there"),

@@ -91,6 +91,11 @@ pub(super) fn header(line: &str) -> Option<Header<'_>> {
             return Some(Header { vendor: line.strip_suffix(rest).unwrap_or_default(), ..found });
         }
         let (word, after) = rest.split_once(' ')?;
+        // `[kubelet]E1126 …`
+        let glued = word.rfind([']', ':', '|', '>']).and_then(|at| rest.get(at + 1..));
+        if let Some(found) = glued.and_then(header_here) {
+            return Some(found);
+        }
         // Quoted text and values are no vendor's words.
         if word.is_empty() && rest.len() == line.len() || word.contains(['{', '}', '"', '\'', '`', '=', '\t']) {
             return None;
@@ -169,9 +174,10 @@ const TRACES: [&str; 13] = [
 /// `/usr/lib/go/src/runtime/proc.go:250 +0x212 fp=…`, after a tab.
 fn is_place(line: &str) -> bool {
     let place = line.split(' ').next().unwrap_or_default();
-    place.rsplit_once(':').is_some_and(|(file, number)| {
-        is_number(number) && (file.ends_with(".go") || file.ends_with(".s") || file.ends_with('>'))
-    }) || line.contains(" +0x")
+    place
+        .rsplit_once(':')
+        .is_some_and(|(file, number)| is_number(number) && [".go", ".s", ">"].iter().any(|end| file.ends_with(end)))
+        || line.contains(" +0x")
 }
 
 /// A line of a hexdump: `000000c000123456:  0000000000000000 …`.

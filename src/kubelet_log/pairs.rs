@@ -57,10 +57,14 @@ fn is_key(text: &str) -> bool {
 
 /// Where a value without quotes ends: before the next ` key=`.
 fn bare_end(value: &str) -> usize {
-    let mut blanks = value.match_indices(' ').map(|(at, _)| at);
-    let ends =
-        |at: &usize| value.get(at + 1..).and_then(|rest| rest.split_once('=')).is_some_and(|(key, _)| is_key(key));
-    blanks.find(ends).unwrap_or(value.len())
+    let mut end = 0;
+    for (at, word) in value.split(' ').enumerate() {
+        if at > 0 && word.split_once('=').is_some_and(|(key, _)| is_key(key)) {
+            return end - 1;
+        }
+        end += word.len() + 1;
+    }
+    value.len()
 }
 
 /// `"message" key="value"`: the message, and what follows it.
@@ -113,7 +117,8 @@ fn mended(text: &str) -> Vec<String> {
 
 /// What a JSON value says as text. Of an object, only what names an error: the rest may hold anything.
 pub(super) fn text(value: &Value) -> String {
-    const SAYS: [&str; 9] = ["op", "net", "path", "message", "msg", "error", "err", "reason", "cause"];
+    const SAYS: [&str; 11] =
+        ["op", "net", "path", "message", "msg", "error", "err", "reason", "cause", "detail", "details"];
     match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
@@ -165,7 +170,7 @@ mod tests {
         let line =
             "{\"ts\":1.5,\"msg\":\"command failed\",\"err\":{\"Op\":\"open\",\"Path\":\"/c\"},\"x\":\"\\u00e9\"}";
         for end in 0..=line.len() {
-            let found = object(&line[..end]);
+            let found = object(line.get(..end).unwrap());
             if end >= 38 {
                 assert_eq!(found.as_ref().and_then(|found| found["msg"].as_str()), Some("command failed"), "{end}");
             }

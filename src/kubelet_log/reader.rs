@@ -29,7 +29,11 @@ const LOADER: [&str; 4] = [
 const KILLED: [&str; 6] = ["Killed", "Terminated", "Aborted", "Segmentation fault", "Bus error", "Illegal instruction"];
 
 /// Beginnings of lines that say nothing of an end. `http: ` are clients that went away.
-const NOTICES: [&str; 7] = ["Usage:", "Flags:", "Global Flags:", "Aliases:", "Examples:", "Use \"", "http: "];
+const NOTICES: [&str; 9] =
+    ["Usage:", "Flags:", "Global Flags:", "Aliases:", "Examples:", "Use \"", "See '", "Run '", "http: "];
+
+/// How errors begin, whose record has no severity.
+const FAILED: [&str; 5] = ["failed", "invalid", "command failed", "unable", "cannot"];
 
 /// Lines of a panic's text at the most: more are somebody else's.
 const PANIC_LINES: usize = 64;
@@ -146,7 +150,7 @@ impl Reader {
         header.vendor.clone_into(&mut self.vendor);
         let mut record = Record::new(Kind::Log(header.severity), header.text.trim_end());
         record.time = header.time;
-        record.header = line.strip_suffix(header.text).unwrap_or_default().to_owned();
+        line.strip_suffix(header.text).unwrap_or_default().clone_into(&mut record.header);
         self.read_pairs(&mut record);
         record
     }
@@ -222,9 +226,10 @@ fn json(line: &str) -> Option<Record> {
         }
     }
     let level = field(&["level", "severity"]).and_then(Value::as_str);
-    // Information has a verbosity. v1.20 gives one to its fatal error, too.
-    let is_error =
-        !fields.contains_key("v") || ["failed", "invalid"].iter().any(|word| record.message.starts_with(word));
+    // Information has a verbosity. v1.20 gives one to its errors, too.
+    let lower = record.message.to_ascii_lowercase();
+    let begin = if record.error().is_some() { &lower } else { &record.message };
+    let is_error = !fields.contains_key("v") || FAILED.iter().any(|start| begin.starts_with(start));
     let severity = level.map_or(if is_error { Severity::Error } else { Severity::Info }, severity_of);
     record.kind = match end(&record.message) {
         Some(end @ (End::Panic | End::Runtime)) => Kind::End(end),

@@ -37,7 +37,8 @@ const READ: usize = 16 << 10;
 
 /// A record of the kubelet's without secrets, dumps and control characters, cut at 512 characters.
 pub(crate) fn redact(text: &str) -> String {
-    let flat: String = text.trim().chars().take(READ).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let flat: String =
+        without_excerpt(text).trim().chars().take(READ).map(|c| if c.is_control() { ' ' } else { c }).collect();
     let open = cut_secrets(&flat);
     let open = without_pem(&open);
     let open = dump::emptied(&open);
@@ -56,6 +57,13 @@ pub(crate) fn shown(lines: &[String]) -> Vec<String> {
         _ => true,
     });
     whole.map(|record| redact(&record.line())).filter(|line| !line.is_empty()).collect()
+}
+
+/// The decoders quote the file around what they stumbled over, which may be anything: what they say of it comes before.
+fn without_excerpt(text: &str) -> &str {
+    let ends = [", error found in #", " is missing in '"];
+    let end = ends.iter().filter_map(|start| text.find(start)).min();
+    end.and_then(|end| text.get(..end)).unwrap_or(text)
 }
 
 fn cut_secrets(text: &str) -> String {
@@ -193,6 +201,34 @@ mod tests {
         assert_eq!(redact(&"é ".repeat(256)).chars().count(), 511);
     }
 
+    #[test]
+    fn records_are_shown_whole_and_what_they_quote_is_not() {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        for (text, expected) in [
+            // v1.20 and v1.37 print the configuration.
+            (
+                "W1121 10:00:00.000000 1 a.go:1] strict decoder error for {\n  \"staticPodURLHeader\": {\n    \"X\": [\n      \"s3cret\"\n    ]\n  }\n}: found unknown field: a\nI1121 10:00:00.000000 1 b.go:1] next",
+                vec![
+                    "W1121 10:00:00.000000 1 a.go:1] strict decoder error for {…",
+                    "I1121 10:00:00.000000 1 b.go:1] next",
+                ],
+            ),
+            ("  \"X\": [\n      \"s3cret\"\n    ]\n  }\n}: found\nplain words", vec!["plain words"]),
+            (
+                "I1121 10:00:00.000000 1 a.go:1] \"Effective\" config=<\n\tstaticPodURLHeader:\n\t  X: [s3cret]\n > node=\"n\"",
+                vec!["I1121 10:00:00.000000 1 a.go:1] \"Effective\" config=\"[…]\" node=\"n\""],
+            ),
+            (
+                "E1121 10:00:00.000000 1 a.go:1] \"command failed\" err=<\n\ta\n\tb\n > node=\"n\"",
+                vec!["E1121 10:00:00.000000 1 a.go:1] \"command failed\" err=\"a b\" node=\"n\""],
+            ),
+            ("{\"ts\":1,\"msg\":\"said\",\"err\":\"why\",\"config\":\"s3cret\"}", vec!["said: why"]),
+            ("panic: a\n\tb\n\ngoroutine 1 [running]:\nmain.main()\n\t/x.go:1 +0x1", vec!["panic: a b"]),
+        ] {
+            assert_eq!(shown(&lines(text)), expected, "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_text_is_survived(line in "\\PC{0,80}|[ -~\\t]{0,900}|.{0,700}") {
@@ -205,5 +241,42 @@ mod tests {
             let shown = redact(&format!("{before}{open}XYZZY{inside}"));
             prop_assert!(!shown.contains("XYZZY"), "{shown}");
         }
+
+        /// Whole or cut, in a sentence with braces of its own.
+        #[test]
+        fn nor_is_it_in_any_form_of_a_dump(form in 0..FORMS.len(), outer in 0..FORMS.len(), before in 0..SENTENCES.len(), cut in 0..40_usize, secret in "XYZZY[}\\]\"]{0,2}[a-z ]{0,3}") {
+            let inner = FORMS[form].replace('%', &secret);
+            let dump = FORMS[outer].replace('%', &format!("{inner}, b"));
+            let text = format!("{} {dump} {}", SENTENCES[before], SENTENCES[0]);
+            let end = text.char_indices().rev().nth(cut).map_or(text.len(), |(at, _)| at);
+            let end = end.max(text.find("XYZZY").unwrap_or_default() + 5);
+            for text in [text.as_str(), text.get(..end).unwrap()] {
+                let shown = redact(text);
+                prop_assert!(!shown.contains("XYZZY"), "{text}: {shown}");
+                let is_whole = shown.starts_with(SENTENCES[before]);
+                prop_assert!(is_whole || secret.contains('}'), "{text}: {shown}");
+            }
+        }
     }
+
+    /// As fmt prints with %v, %+v and %#v, as JSON and YAML are written, as spew does.
+    const FORMS: [&str; 14] = [
+        "&v1.A{B:%, C:1}",
+        "v1.A{B:\"%\", C:1}",
+        "{Name:% Field:b}",
+        "{% b}",
+        "[{a} {%}]",
+        "[]v1.A{v1.A{B:%}}",
+        "[]string{\"%\"}",
+        "map[a:% b:c]",
+        "map[string]string{\"a\":\"%\"}",
+        "map[string]interface {}{\"a\":\"%\"}",
+        "{\"a\":\"%\"}",
+        "{ \"a\": \"%\" }",
+        "{ a: % }",
+        "(v1.A) { B: (string) (len=5) \"%\" }",
+    ];
+
+    const SENTENCES: [&str; 4] =
+        ["it must be {30s}", "expect { or n, but found", "invalid character '{' in", "[invalid configuration: a, of"];
 }

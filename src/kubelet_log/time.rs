@@ -88,19 +88,19 @@ pub(super) fn is_month(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn gap(from: (&str, &str), to: (&str, &str)) -> f64 {
-        Time::of_klog(from.0, from.1).unwrap().until(Time::of_klog(to.0, to.1).unwrap()).unwrap()
+    fn gap(from: (&str, &str), to: (&str, &str)) -> Option<f64> {
+        Time::of_klog(from.0, from.1)?.until(Time::of_klog(to.0, to.1)?)
     }
 
     #[test]
     fn gaps_are_right_without_a_year() {
-        assert_eq!(gap(("1128", "22:20:24.5"), ("1128", "22:20:26.0")), 1.5);
-        assert_eq!(gap(("1231", "23:59:59.000000"), ("0101", "00:00:01.000000")), 2.0);
-        assert_eq!(gap(("0228", "23:59:59.0"), ("0301", "00:00:01.0")), 2.0);
-        assert_eq!(gap(("0229", "23:59:59.0"), ("0301", "00:00:01.0")), 2.0);
-        assert_eq!(gap(("0131", "00:00:00.0"), ("0201", "00:00:00.0")), DAY);
+        assert_eq!(gap(("1128", "22:20:24.5"), ("1128", "22:20:26.0")), Some(1.5));
+        assert_eq!(gap(("1231", "23:59:59.000000"), ("0101", "00:00:01.000000")), Some(2.0));
+        assert_eq!(gap(("0228", "23:59:59.0"), ("0301", "00:00:01.0")), Some(2.0));
+        assert_eq!(gap(("0229", "23:59:59.0"), ("0301", "00:00:01.0")), Some(2.0));
+        assert_eq!(gap(("0131", "00:00:00.0"), ("0201", "00:00:00.0")), Some(DAY));
         // A clock that is set back makes nothing old.
-        assert_eq!(gap(("1128", "22:20:26.0"), ("1128", "20:20:24.0")), 0.0);
+        assert_eq!(gap(("1128", "22:20:26.0"), ("1128", "20:20:24.0")), Some(0.0));
         assert_eq!(Time::of_number(1_700_000_000_500.0), Time::Epoch(1_700_000_000.5));
         assert_eq!(Time::of_number(1.5).until(Time::of_number(3.5)), Some(2.0));
         assert_eq!(Time::of_date("2026/11/28 22:20:24"), Time::of_klog("1128", "22:20:24"));

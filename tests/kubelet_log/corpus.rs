@@ -96,7 +96,7 @@ fn a_log_cut_anywhere_gives_no_number_for_a_reason() {
     for case in corpus() {
         let ends = case.log.char_indices().map(|(at, _)| at).step_by(7);
         for end in ends {
-            let found = reason(&case.log[..end]).unwrap_or_default();
+            let found = reason(case.log.get(..end).unwrap()).unwrap_or_default();
             let words = ["0x", "0000000000", "goroutine 1", "goroutine 3", "s3cret", ".go:", "sigcode"];
             assert!(words.iter().all(|word| !found.contains(word)), "{}, cut at {end}: {found}", case.name);
         }

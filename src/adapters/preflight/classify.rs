@@ -62,7 +62,7 @@ pub fn classify(run: &ProgramOutput) -> Result<Verdict, String> {
     };
     let lower = record.to_lowercase();
     let any = |needles: &[&str]| needles.iter().any(|needle| lower.contains(needle));
-    let message = || shorten(&kubelet_log::redact(without_excerpt(&record)));
+    let message = || shorten(&kubelet_log::redact(&record));
     if lower.starts_with(VALID) {
         Ok(Verdict::Valid(remarks_in(&records)))
     } else if any(&LOAD) {
@@ -101,14 +101,6 @@ fn is_no_error(record: &Record) -> bool {
         Kind::Log(Severity::Info | Severity::Warning) => !record.is_json || record.error().is_none(),
         _ => false,
     }
-}
-
-/// The decoders quote the file around what they stumbled over, which may be anything: what they
-/// say of it comes before.
-fn without_excerpt(record: &str) -> &str {
-    let ends = [", error found in #", " is missing in '"];
-    let end = ends.iter().filter_map(|start| record.find(start)).min();
-    end.and_then(|end| record.get(..end)).unwrap_or(record)
 }
 
 /// What a kubelet remarks on a configuration that it finds valid: fields it ignores. Its strict decoder names the first of them in a warning
