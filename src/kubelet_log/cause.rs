@@ -234,6 +234,16 @@ mod tests {
             (format!("{E}\"command failed\" reason=\"why\"\n"), Some("command failed reason=\"why\"")),
             (format!("{E}\"command failed\" err=\"a \\\"b\\\", cut in the mid"), Some("a \"b\", cut in the mid")),
             (format!("{E}Failed to start X: open y:\n\tdetails: a\n"), Some("Failed to start X: open y: details: a")),
+            (format!("{E}Failed to start X:\nopen y\n"), Some("Failed to start X: open y")),
+            (
+                format!("{E}\"Observed a panic\" panic=\"runtime error: x\" stacktrace=<\n\tgoroutine 1 [running]:\n\tmain.f(0x1)\n >\n"),
+                Some("Observed a panic: runtime error: x"),
+            ),
+            // The journal makes blanks of tabs.
+            (
+                format!("Nov 26 22:20:24 n kubelet[1]: {E}\"command failed\" err=<\nNov 26 22:20:24 n kubelet[1]:         a\nNov 26 22:20:24 n kubelet[1]:  >\n"),
+                Some("a"),
+            ),
             (format!("[kubelet]{E}\"command failed\" err=\"x\"\n"), Some("x")),
             (format!("??? {E}\"command failed\" err=<\n??? \ta\n??? \tb\n???  >\n"), Some("a b")),
             (format!("??? {E}\"work\"\n??? panic: x\n"), Some("panic: x")),
@@ -266,6 +276,10 @@ mod tests {
             (
                 "bash: line 1: /usr/bin/kubelet: Permission denied\n".to_owned(),
                 Some("bash: line 1: /usr/bin/kubelet: Permission denied"),
+            ),
+            (
+                "Error loading shared library libc.so: No such file (needed by /kubelet)\nError relocating /kubelet: x\n".to_owned(),
+                Some("Error loading shared library libc.so: No such file (needed by /kubelet)"),
             ),
             ("unknown flag: --x\nSee 'kubelet --help' for usage\n".to_owned(), Some("unknown flag: --x")),
             (

@@ -8,11 +8,14 @@ use super::record::{End, Kind, Record};
 use super::time::Time;
 
 /// What ends a program, by the beginning of its line.
-const ENDS: [(&str, End); 6] = [
+const ENDS: [(&str, End); 9] = [
     ("panic: ", End::Panic),
     ("fatal error: ", End::Runtime),
     ("fatal: ", End::Runtime),
     ("runtime/cgo: ", End::Runtime),
+    ("Error loading shared library ", End::Runtime),
+    ("Error relocating ", End::Runtime),
+    ("Inconsistency detected by ld.so: ", End::Runtime),
     ("Error: ", End::Command),
     ("error: ", End::Command),
 ];
@@ -32,8 +35,8 @@ const KILLED: [&str; 6] = ["Killed", "Terminated", "Aborted", "Segmentation faul
 const NOTICES: [&str; 9] =
     ["Usage:", "Flags:", "Global Flags:", "Aliases:", "Examples:", "Use \"", "See '", "Run '", "http: "];
 
-/// How errors begin, whose record has no severity.
-const FAILED: [&str; 5] = ["failed", "invalid", "command failed", "unable", "cannot"];
+/// How errors begin whose record has no severity, or no header.
+const FAILED: [&str; 6] = ["failed", "invalid", "command failed", "unable", "unknown", "cannot"];
 
 /// Lines of a panic's text at the most: more are somebody else's.
 const PANIC_LINES: usize = 64;
@@ -83,14 +86,16 @@ impl Reader {
         self.found.push(record);
     }
 
-    /// A line of a value over several lines. klog indents each with a tab and ends them with ` >`. False if it is none.
+    /// A line of a value over several lines. klog indents each with a tab, of which the journal makes blanks, and ends them
+    /// with ` >`. False if it is none.
     fn push_value(&mut self, line: &str) -> bool {
         let Some(record) = self.found.last_mut() else { return false };
         if let Some(after) = line.trim_start_matches(' ').strip_prefix('>') {
             self.in_value = pairs::read(after, &mut record.pairs);
             return true;
         }
-        let body = line.strip_prefix('\t').or_else(|| line.is_empty().then_some(""));
+        let body = ["\t", "        "].iter().find_map(|indent| line.strip_prefix(indent));
+        let body = body.or_else(|| line.trim().is_empty().then_some(""));
         self.in_value = body.is_some();
         if let (Some(body), Some((_, value))) = (body, record.pairs.last_mut()) {
             value.push_str(body);
@@ -122,6 +127,10 @@ impl Reader {
             Kind::End(End::Panic) if record.more.len() >= PANIC_LINES => false,
             Kind::End(End::Panic) | Kind::Log(Severity::Fatal) => is_indented || is_of_nobody(line),
             Kind::End(End::Command) => is_indented,
+            Kind::Log(Severity::Error) if is_of_nobody(line) => {
+                let lower = line.to_ascii_lowercase();
+                !FAILED.iter().any(|start| lower.starts_with(start))
+            }
             // The candidate, as v1.20 prints it in a warning.
             Kind::Log(_) => is_indented || line.starts_with(['}', ']']),
             _ => false,
@@ -204,6 +213,7 @@ fn is_of_nobody(line: &str) -> bool {
         && !line.starts_with("{\"")
         && logfmt(line).is_none()
         && line::header(line).is_none()
+        && !line::is_cut_header(line)
         && Time::of_date(line).is_none()
         && !NOTICES.iter().any(|start| line.starts_with(start))
 }
@@ -220,7 +230,7 @@ fn json(line: &str) -> Option<Record> {
         Some(Value::String(text)) => Time::of_date(text),
         _ => None,
     };
-    for name in ["err", "error"] {
+    for name in ["err", "error", "panic"] {
         if let Some(value) = fields.get(name) {
             record.pairs.push((name.to_owned(), pairs::text(value)));
         }

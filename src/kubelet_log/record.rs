@@ -65,7 +65,7 @@ impl Record {
     /// The error that it tells of.
     pub(crate) fn error(&self) -> Option<&str> {
         let named = |name: &str| self.pairs.iter().find(|(key, value)| key == name && !value.trim().is_empty());
-        named("err").or_else(|| named("error")).map(|(_, value)| value.trim())
+        named("err").or_else(|| named("error")).or_else(|| named("panic")).map(|(_, value)| value.trim())
     }
 
     pub(crate) fn is_error(&self) -> bool {
@@ -110,6 +110,6 @@ impl Record {
             let is_shown = !value.contains('\n') || SAID.contains(&key.as_str());
             format!(" {key}=\"{}\"", if is_shown { value.trim() } else { "[…]" })
         };
-        self.pairs.iter().map(one).collect()
+        self.pairs.iter().filter(|(_, value)| !value.is_empty()).map(one).collect()
     }
 }

@@ -14,11 +14,13 @@ use super::{reason, reason_by_the_tail};
 /// Builds one of the programs. `None` where there is no Go; in CI that is a failure.
 fn build(package: &str) -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubelet_log/ends");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ends-{}", package.trim_matches(['.', '/'])));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = target.join(format!("ends{}", package.trim_start_matches('.').replace('/', "-")));
     let with_c = if package == "./cgo" { "1" } else { "0" };
     let built = Command::new("go")
         .args(["build", "-o", program.to_str()?, package])
         .current_dir(dir)
+        .env("GOCACHE", target.join("go-cache"))
         .envs([("CGO_ENABLED", with_c), ("GOFLAGS", ""), ("GOTOOLCHAIN", "local"), ("GO111MODULE", "on")])
         .output();
     let why = match built {
@@ -36,10 +38,13 @@ fn program() -> Option<&'static PathBuf> {
     BUILT.get_or_init(|| build(".")).as_ref()
 }
 
-/// What it writes to standard error until its end.
-fn log(command: &mut Command) -> Vec<u8> {
-    command.env_remove("GOTRACEBACK");
-    command.stdin(Stdio::null()).output().unwrap().stderr
+/// What it writes to standard error until its end, in these limits of a shell.
+fn log(program: &Path, how: &str, traceback: &str, limits: &str) -> Vec<u8> {
+    // A core of it is of no use to anybody.
+    let script = format!("ulimit -c 0; {limits} exec \"$0\" \"$1\"");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).arg(program).arg(how).env("GOTRACEBACK", traceback);
+    shell.stdin(Stdio::null()).output().unwrap().stderr
 }
 
 fn check(how: &str, log: &[u8], expected: &str) {
@@ -64,14 +69,16 @@ fn a_program_that_ends_by_itself_says_why() {
         ("lines", "failed to validate kubelet configuration, error: [a, b], path: x".to_owned()),
         ("fatalf", "cannot bind: xxx".to_owned()),
     ] {
-        check(how, &log(Command::new(program).arg(how)), &expected);
+        for traceback in ["none", "single", "all", "crash"] {
+            check(&format!("{how}, {traceback}"), &log(program, how, traceback, ""), &expected);
+        }
     }
 }
 
 #[test]
 fn a_program_without_memory_says_so() {
     let Some(program) = program() else { return };
-    let log = log(Command::new("sh").args(["-c", "ulimit -v 900000; exec \"$0\" memory"]).arg(program));
+    let log = log(program, "memory", "single", "ulimit -v 900000;");
     let text = String::from_utf8_lossy(&log);
     let found = reason(&text).unwrap_or_default();
     // How much was in use differs.
@@ -116,6 +123,6 @@ fn a_program_that_gets_no_thread_says_so() {
         return;
     }
     let Some(program) = build("./cgo") else { return };
-    let log = log(Command::new("sh").args(["-c", "ulimit -c 0; ulimit -v 2500000; exec \"$0\""]).arg(program));
+    let log = log(&program, "", "single", "ulimit -v 2500000;");
     check("cgo", &log, "runtime/cgo: pthread_create failed: Resource temporarily unavailable");
 }
