@@ -58,6 +58,8 @@ provide cc gcc libc6-dev
 [ "$mode" = fast ] || provide c++ g++
 # The tests of signatures sign with the real tool, those of pools run the health script of Argo CD.
 for tool in minisign lua5.1 shellcheck; do provide $tool $tool; done
+# Programs of Go that end as kubelets do.
+provide go golang-go
 
 deny() {
     local tool=$cache/tools/bin/cargo-deny

@@ -1,72 +1,130 @@
-//! Which of the kubelet's last lines tells why it died.
+//! How the kubelet ended, by its own words.
 
-use super::parse::{json_error, klog, message, structured};
+use super::line::Severity;
+use super::reader::records;
+use super::record::{End, Kind, Record};
 use super::redact::redact;
+use super::time::Time;
 
-/// The one line that tells why the kubelet died, redacted, its log header taken off.
+/// How sure it is that a record tells why. The table in [`super`] has the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Strength {
+    /// An error among others, or a last line of no logger.
+    Complaint,
+    /// A panic that was caught, and logged.
+    Caught,
+    /// Somebody ended it.
+    Signal,
+    /// An error after which a kubelet leaves.
+    Farewell,
+    /// The program cannot go on.
+    Crash,
+}
+
+/// What was written longer than this before the last record is no reason, in seconds. klog gives its output so long to be
+/// written before it leaves (`ExitFlushTimeout` in klog v2's exit.go).
+const SECONDS: f64 = 10.0;
+
+/// Nor is what so many records of other work follow: a process that leaves lets others log some more lines.
+const LATER: usize = 32;
+
+/// An error among others is held to less: a kubelet that goes on logs some lines a second.
+const LATER_THAN_COMPLAINT: usize = 8;
+
+/// Errors after which v1.21 and later leave with `os.Exit`, by how they begin (pkg/kubelet/kubelet.go, server/server.go).
+const FAREWELLS: [&str; 8] = [
+    "command failed",
+    "failed to run kubelet",
+    "failed to start containermanager",
+    "failed to start cadvisor",
+    "failed to initialize internal modules",
+    "failed to listen and serve",
+    "failed to create listener for",
+    "kubelet failed to get node info",
+];
+
+/// How a line without a header begins that tells of a failure.
+const FAILURES: [&str; 6] = ["failed to ", "unable to ", "cannot ", "could not ", "invalid ", "unknown "];
+
+/// What tells why the kubelet ended, redacted, its log header taken off.
 ///
-/// `lines` are its last ones, oldest first. In this order: the last final error (a klog fatal line,
-/// `"command failed" err="…"`, a panic), a line with `runtime error`, the last error line, the last
-/// line that is no stack trace.
+/// `lines` are its last ones, oldest first.
 #[must_use]
 pub fn fatal(lines: &[String]) -> Option<String> {
-    let last = |read: fn(&str) -> Option<String>| lines.iter().rev().find_map(|line| read(line.trim()));
-    let found = last(final_error).or_else(|| last(runtime_error)).or_else(|| last(error)).or_else(|| {
-        let line = lines.iter().rev().find(|line| !is_stack_frame(line))?;
-        Some(message(line.trim()))
-    })?;
-    Some(redact(&found)).filter(|found| !found.is_empty())
+    let records = records(lines.iter().map(String::as_str));
+    let found = redact(&ended(&records)?.1.said());
+    (!found.is_empty()).then_some(found)
 }
 
-/// True for a line of a Go stack trace, and for an empty one: hundreds of them follow the line that
-/// says why.
-pub(crate) fn is_stack_frame(line: &str) -> bool {
-    let line = line.trim_end();
-    if line.is_empty() || line.starts_with('\t') && !line.starts_with("\tpanic: ") {
-        return true;
-    }
-    if line.starts_with("goroutine ") && line.ends_with(':') || line.starts_with("created by ") {
-        return true;
-    }
-    // Registers: `rip    0x46f3e1`.
-    let mut parts = line.split_whitespace();
-    if let (Some(_), Some(value), None) = (parts.next(), parts.next(), parts.next())
-        && value.starts_with("0x")
-    {
-        return true;
-    }
-    // `main.main()`, `k8s.io/…/v2.(*loggingT).flushDaemon(0x6f1e0a0)`, `panic({0x1, 0x2})`.
-    line.ends_with(')')
-        && line
-            .split_once('(')
-            .is_some_and(|(name, _)| !name.contains(char::is_whitespace) && (name.contains('.') || name == "panic"))
+/// The last error of a kubelet that lives, redacted.
+pub(crate) fn last_error(lines: &[String]) -> Option<String> {
+    let records = records(lines.iter().map(String::as_str));
+    Some(redact(&records.iter().rev().find(|record| record.is_error())?.said()))
 }
 
-fn final_error(line: &str) -> Option<String> {
-    if ["panic: ", "fatal error: ", "Error: "].iter().any(|start| line.starts_with(start)) {
-        return Some(line.to_owned());
+/// The record that tells why the program ended, and how surely.
+pub(crate) fn ended(records: &[Record]) -> Option<(Strength, &Record)> {
+    let mut best: Option<(Strength, &Record)> = None;
+    let last = records.iter().rev().find_map(|record| record.time);
+    let mut later = records.iter().filter(|record| is_log(record)).count();
+    let mut time: Option<Time> = None;
+    for (at, record) in records.iter().enumerate() {
+        later -= usize::from(is_log(record));
+        time = record.time.or(time);
+        let (before, rest) = (records.get(..at).unwrap_or_default(), records.get(at + 1..).unwrap_or_default());
+        let Some(found) = strength(record, before.last(), rest) else { continue };
+        let age = time.and_then(|time| time.until(last?)).unwrap_or_default();
+        let most = if found <= Strength::Caught { LATER_THAN_COMPLAINT } else { LATER };
+        if age > SECONDS || later > most {
+            continue;
+        }
+        // A program ends once: the first crash is the cause of the others. Of complaints the last one is nearest to the end.
+        let is_better = match best {
+            Some((known, _)) if known == found => found <= Strength::Caught,
+            Some((known, _)) => known < found,
+            None => true,
+        };
+        if is_better {
+            best = Some((found, record));
+        }
     }
-    if let Some((level, text)) = klog(line) {
-        let failed = ["\"command failed\"", "\"failed to run kubelet\""]
-            .iter()
-            .any(|start| text.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start)));
-        let is_final = level == 'F' || (level == 'E' && failed);
-        // A line that was cut has no closing quote.
-        return is_final.then(|| structured(text).unwrap_or_else(|| text.to_owned()));
-    }
-    json_error(line).filter(|_| line.contains("\"command failed\""))
+    best
 }
 
-fn runtime_error(line: &str) -> Option<String> {
-    line.contains("runtime error").then(|| message(line))
+fn is_log(record: &Record) -> bool {
+    matches!(record.kind, Kind::Log(_))
 }
 
-fn error(line: &str) -> Option<String> {
-    match klog(line) {
-        Some(('E', text)) => Some(structured(text).unwrap_or_else(|| text.to_owned())),
-        Some(_) => None,
-        None => json_error(line),
+fn strength(record: &Record, before: Option<&Record>, rest: &[Record]) -> Option<Strength> {
+    let message = record.message.trim().to_lowercase();
+    let begins = |texts: &[&str]| texts.iter().any(|text| message.starts_with(text));
+    match record.kind {
+        Kind::End(End::Panic | End::Runtime) => Some(Strength::Crash),
+        Kind::End(End::Command) | Kind::Log(Severity::Fatal) => Some(Strength::Farewell),
+        Kind::End(End::Signal) => Some(Strength::Signal),
+        Kind::Log(Severity::Error | Severity::Unknown) if begins(&FAREWELLS) => Some(Strength::Farewell),
+        // v1.20 in JSON: without a severity, but with the stacks of a fatal error.
+        Kind::Log(_) if record.is_json && is_followed_by_stacks(rest) => Some(Strength::Farewell),
+        Kind::Log(Severity::Error) if begins(&["observed a panic"]) || message.contains("runtime error") => {
+            Some(Strength::Caught)
+        }
+        Kind::Log(Severity::Error) => Some(Strength::Complaint),
+        Kind::Log(Severity::Unknown) => record.error().map(|_| Strength::Complaint),
+        Kind::Plain if begins(&FAILURES) => Some(Strength::Complaint),
+        // After a stack it is a part of one that was cut.
+        Kind::Plain if before.is_none_or(|record| record.kind != Kind::Trace) => {
+            let says_more = |record: &Record| !matches!(record.kind, Kind::Trace | Kind::Indented | Kind::Notice);
+            (!rest.iter().any(says_more)).then_some(Strength::Complaint)
+        }
+        _ => None,
     }
+}
+
+/// True if nothing but the stacks of all goroutines follows.
+fn is_followed_by_stacks(rest: &[Record]) -> bool {
+    let mut rest = rest.iter();
+    rest.next().is_some_and(|record| record.kind == Kind::Trace && record.message.starts_with("goroutine "))
+        && rest.all(|record| record.kind == Kind::Trace)
 }
 
 #[cfg(test)]
@@ -137,7 +195,6 @@ mod tests {
                 "Observed a panic: \"invalid memory address\" (runtime error: x)",
             ),
             ("Error: unknown flag: --nope\nUsage:\n  kubelet [flags]\n".to_owned(), "Error: unknown flag: --nope"),
-            (format!("I1121 03:24:02.289282 1 x.go:1] last words\n{DUMP}"), "last words"),
             ("sh: 1: exec: kubelet: not found\n\n".to_owned(), "sh: 1: exec: kubelet: not found"),
         ] {
             assert_eq!(told(&text).as_deref(), Some(expected), "{text}");
@@ -146,18 +203,91 @@ mod tests {
         assert_eq!(told(DUMP), None);
     }
 
+    /// Each is a neighbour of what kubelets were seen to print.
     #[test]
-    fn frames_are_told_from_lines() {
-        assert!(DUMP.lines().all(is_stack_frame), "{DUMP}");
-        for line in [
-            "F1121 03:24:02.289282 1 server.go:269] failed (badly)",
-            "{\"msg\":\"x (y)\"}",
-            "panic: oh no (again)",
-            "\tpanic: second",
-            "failed to start (code 1)",
-            "[signal SIGSEGV: segmentation violation code=0x1 addr=0x0 pc=0x46f3e1]",
+    fn neighbours() {
+        let later = |count: usize, second: u32| {
+            format!("I1121 03:24:{second:02}.289282   30620 x.go:1] \"work\"\n").repeat(count)
+        };
+        for (text, expected) in [
+            // Panics.
+            ("panic: a\n\tpanic: b\n\tpanic: c [recovered]\n\ngoroutine 1 [running]:\n".to_owned(), Some("panic: c")),
+            ("panic: main.T{Token:\"s3cret\"}\n\ngoroutine 1 [running]:\n".to_owned(), Some("panic: main.T{…}")),
+            (format!("{DUMP}panic: late\n"), Some("panic: late")),
+            ("panic: x\n\tgoroutine running on other thread; stack unavailable\n".to_owned(), Some("panic: x")),
+            // The runtime.
+            (
+                "fatal error: fault\n[signal SIGSEGV: segmentation violation code=0x80 addr=0x0 pc=0x41]\n".to_owned(),
+                Some("fatal error: fault (SIGSEGV: segmentation violation)"),
+            ),
+            (
+                "fatal: morestack on g0\nSIGTRAP: trace trap\nPC=0x1 m=0 sigcode=0\n".to_owned(),
+                Some("fatal: morestack on g0"),
+            ),
+            (
+                "runtime/cgo: out of memory in thread_start\nSIGABRT: abort\n".to_owned(),
+                Some("runtime/cgo: out of memory in thread_start"),
+            ),
+            (format!("{E}\"Unable to register node\" err=\"x\"\nSIGQUIT: quit\n"), Some("SIGQUIT: quit")),
+            // klog.
+            (format!("{F}first\ngoroutine 1 [running]:\n{F}second\ngoroutine 2 [running]:\n"), Some("first")),
+            (format!("{E}\"command failed\" reason=\"why\"\n"), Some("command failed reason=\"why\"")),
+            (format!("{E}\"command failed\" err=\"a \\\"b\\\", cut in the mid"), Some("a \"b\", cut in the mid")),
+            (format!("{E}Failed to start X: open y:\n\tdetails: a\n"), Some("Failed to start X: open y: details: a")),
+            (format!("{E}Failed to start X:\nopen y\n"), Some("Failed to start X: open y")),
+            (
+                format!("{E}\"Observed a panic\" panic=\"runtime error: x\" stacktrace=<\n\tgoroutine 1 [running]:\n\tmain.f(0x1)\n >\n"),
+                Some("Observed a panic: runtime error: x"),
+            ),
+            // The journal makes blanks of tabs.
+            (
+                format!("Nov 26 22:20:24 n kubelet[1]: {E}\"command failed\" err=<\nNov 26 22:20:24 n kubelet[1]:         a\nNov 26 22:20:24 n kubelet[1]:  >\n"),
+                Some("a"),
+            ),
+            (format!("[kubelet]{E}\"command failed\" err=\"x\"\n"), Some("x")),
+            (format!("??? {E}\"command failed\" err=<\n??? \ta\n??? \tb\n???  >\n"), Some("a b")),
+            (format!("??? {E}\"work\"\n??? panic: x\n"), Some("panic: x")),
+            ("E1121 03:24:02.289282   30620 run.".to_owned(), None),
+            // What is old, or has work after it.
+            (format!("{E}\"Syncing\" err=\"x\"\n{}", later(8, 2)), Some("Syncing: x")),
+            (format!("{E}\"Syncing\" err=\"x\"\n{}", later(9, 2)), None),
+            (format!("{E}\"Syncing\" err=\"x\"\n{}", later(1, 13)), None),
+            (format!("{E}\"command failed\" err=\"x\"\n{}", later(32, 12)), Some("x")),
+            (format!("{E}\"command failed\" err=\"x\"\n{}", later(33, 2)), None),
+            (format!("{E}\"command failed\" err=\"x\"\n{}", later(1, 13)), None),
+            // JSON.
+            ("{\"err\":\"b\",\"msg\":\"command failed\",\"ts\":1}\n".to_owned(), Some("b")),
+            (
+                "{\"msg\":\"command failed\",\"err\":null,\"error\":[\"b\",{\"message\":\"c\"}]}\n".to_owned(),
+                Some("[b, c]"),
+            ),
+            (
+                "{\"msg\":\"command failed\",\"err\":{\"config\":{\"a\":\"s3cret\"}}}\n".to_owned(),
+                Some("command failed"),
+            ),
+            ("{\"msg\":\"Failed to initialize\",\"v\":0,\"err\":\"b\"}\n".to_owned(), Some("Failed to initialize: b")),
+            ("{\"msg\":\"Synced\",\"v\":0,\"err\":\"b\"}\n".to_owned(), None),
+            (
+                "{\"level\":\"fatal\",\"msg\":\"dead\",\"stacktrace\":\"main.main\\n\\tx.go:1\"}\n".to_owned(),
+                Some("dead"),
+            ),
+            // Others.
+            ("2026/11/28 22:20:24 http: TLS handshake error from 10.0.0.1:3: EOF\n".to_owned(), None),
+            (
+                "bash: line 1: /usr/bin/kubelet: Permission denied\n".to_owned(),
+                Some("bash: line 1: /usr/bin/kubelet: Permission denied"),
+            ),
+            (
+                "Error loading shared library libc.so: No such file (needed by /kubelet)\nError relocating /kubelet: x\n".to_owned(),
+                Some("Error loading shared library libc.so: No such file (needed by /kubelet)"),
+            ),
+            ("unknown flag: --x\nSee 'kubelet --help' for usage\n".to_owned(), Some("unknown flag: --x")),
+            (
+                "I1121 03:24:02.289282 1 x.go:1] x\nSegmentation fault (core dumped)\n".to_owned(),
+                Some("Segmentation fault (core dumped)"),
+            ),
         ] {
-            assert!(!is_stack_frame(line), "{line}");
+            assert_eq!(told(&text).as_deref(), expected, "{text}");
         }
     }
 

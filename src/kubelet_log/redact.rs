@@ -4,7 +4,9 @@
 //! unknown field, and a configuration can hold credentials (`staticPodURLHeader`). So whatever looks like a dump or a
 //! credential is taken out, rather too much than too little.
 
-use super::parse::json_text;
+use super::dump;
+use super::reader::records;
+use super::record::Kind;
 use kubelet_config::bounds::shortened;
 
 /// Longest line that is shown, in characters; an event's message holds 1024 bytes.
@@ -28,19 +30,40 @@ const SECRETS: [&str; 8] = [
 ];
 
 /// The value after these is a secret.
-const KEYS: [&str; 5] = ["bearer ", "basic ", "password=", "token=", "secret="];
+const KEYS: [&str; 7] = ["bearer ", "basic ", "password=", "password: ", "passwd=", "token=", "secret="];
 
-/// A kubelet's line without secrets, dumps and control characters, cut at 512 characters.
-pub(crate) fn redact(line: &str) -> String {
-    let line = line.trim();
-    let text = json_text(line).unwrap_or_else(|| line.to_owned());
-    let flat: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+/// So much of a text is read, in characters. What is longer is a dump; as one that is not closed, it hides what follows.
+const READ: usize = 16 << 10;
+
+/// A record of the kubelet's without secrets, dumps and control characters, cut at 512 characters.
+pub(crate) fn redact(text: &str) -> String {
+    let flat: String =
+        without_excerpt(text).trim().chars().take(READ).map(|c| if c.is_control() { ' ' } else { c }).collect();
     let open = cut_secrets(&flat);
     let open = without_pem(&open);
-    let open = collapse(&open);
+    let open = dump::emptied(&open);
     let open = without_path_dump(&open);
     let open: Vec<String> = mask_values(&open).split_whitespace().map(mask_token).collect();
     shortened(&open.join(" "), LONGEST, 0)
+}
+
+/// The records of these lines, each as a line that may be shown. Without stacks, and without what belongs to a record whose
+/// beginning is not there: that may be of the configuration.
+pub(crate) fn shown(lines: &[String]) -> Vec<String> {
+    let records = records(lines.iter().map(String::as_str));
+    let whole = records.iter().filter(|record| match record.kind {
+        Kind::Trace | Kind::Indented => false,
+        Kind::Plain => !record.message.starts_with(['}', ']']),
+        _ => true,
+    });
+    whole.map(|record| redact(&record.line())).filter(|line| !line.is_empty()).collect()
+}
+
+/// The decoders quote the file around what they stumbled over, which may be anything: what they say of it comes before.
+fn without_excerpt(text: &str) -> &str {
+    let ends = [", error found in #", " is missing in '"];
+    let end = ends.iter().filter_map(|start| text.find(start)).min();
+    end.and_then(|end| text.get(..end)).unwrap_or(text)
 }
 
 fn cut_secrets(text: &str) -> String {
@@ -65,33 +88,6 @@ fn without_pem(text: &str) -> String {
         rest = block.split_once(END).and_then(|(_, name)| name.split_once("-----")).map_or("", |(_, after)| after);
     }
     out + rest
-}
-
-/// Empties `Type{…}` and `map[…]`, however deep; what is not closed hides all that follows.
-fn collapse(text: &str) -> String {
-    let mut out = String::new();
-    let mut depth = 0_usize;
-    let mut pair = ('{', '}');
-    for c in text.chars() {
-        if depth > 0 {
-            if c == pair.0 {
-                depth += 1;
-            } else if c == pair.1 {
-                depth -= 1;
-            }
-            if depth == 0 {
-                out.push(c);
-            }
-            continue;
-        }
-        out.push(c);
-        if c == '{' || c == '[' && out.ends_with("map[") {
-            pair = if c == '{' { ('{', '}') } else { ('[', ']') };
-            depth = 1;
-            out.push('…');
-        }
-    }
-    out
 }
 
 /// Since v1.24 a validation error ends in `, path: &TypeMeta{…}`, which is a struct and no path.
@@ -183,6 +179,7 @@ mod tests {
                 "net/http: invalid header field value […]",
             ),
             ("got Authorization: Basic dXNlcjpwYXNz end", "got Authorization: […]"),
+            ("a password: s3cret, and passwd=s3cret", "a password: […], and passwd=[…]"),
             ("used Bearer abc.def-ghi, and went on", "used Bearer […], and went on"),
             ("token=abc&x=1 password=\"pw\" end", "token=[…]&x=1 password=[…]\" end"),
             ("labels map[a:b[c]] here", "labels map[…] here"),
@@ -197,12 +194,39 @@ mod tests {
                 "container 4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945 exited",
             ),
             ("\u{1b}[31mred\u{7}\tand\0more", "[31mred and more"),
-            ("{\"ts\":1,\"msg\":\"said\",\"err\":\"why\",\"config\":\"secret\"}", "said: why"),
         ] {
             assert_eq!(redact(line), expected, "{line}");
         }
         assert_eq!(redact(&"é".repeat(600)).chars().count(), 512);
         assert_eq!(redact(&"é ".repeat(256)).chars().count(), 511);
+    }
+
+    #[test]
+    fn records_are_shown_whole_and_what_they_quote_is_not() {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        for (text, expected) in [
+            // v1.20 and v1.37 print the configuration.
+            (
+                "W1121 10:00:00.000000 1 a.go:1] strict decoder error for {\n  \"staticPodURLHeader\": {\n    \"X\": [\n      \"s3cret\"\n    ]\n  }\n}: found unknown field: a\nI1121 10:00:00.000000 1 b.go:1] next",
+                vec![
+                    "W1121 10:00:00.000000 1 a.go:1] strict decoder error for {…",
+                    "I1121 10:00:00.000000 1 b.go:1] next",
+                ],
+            ),
+            ("  \"X\": [\n      \"s3cret\"\n    ]\n  }\n}: found\nplain words", vec!["plain words"]),
+            (
+                "I1121 10:00:00.000000 1 a.go:1] \"Effective\" config=<\n\tstaticPodURLHeader:\n\t  X: [s3cret]\n > node=\"n\"",
+                vec!["I1121 10:00:00.000000 1 a.go:1] \"Effective\" config=\"[…]\" node=\"n\""],
+            ),
+            (
+                "E1121 10:00:00.000000 1 a.go:1] \"command failed\" err=<\n\ta\n\tb\n > node=\"n\"",
+                vec!["E1121 10:00:00.000000 1 a.go:1] \"command failed\" err=\"a b\" node=\"n\""],
+            ),
+            ("{\"ts\":1,\"msg\":\"said\",\"err\":\"why\",\"config\":\"s3cret\"}", vec!["said: why"]),
+            ("panic: a\n\tb\n\ngoroutine 1 [running]:\nmain.main()\n\t/x.go:1 +0x1", vec!["panic: a b"]),
+        ] {
+            assert_eq!(shown(&lines(text)), expected, "{text}");
+        }
     }
 
     proptest! {
@@ -213,9 +237,46 @@ mod tests {
         }
 
         #[test]
-        fn what_is_in_a_dump_is_never_shown(before in "[a-z ]{0,9}", inside in "[a-z0-9{}:, \\[\\]]{0,30}", open in "&A\\{|map\\[|Authorization: |staticPodURLHeader") {
+        fn what_is_in_a_dump_is_never_shown(before in "[a-z ]{0,9}", inside in "[a-z0-9{}:, \\[\\]]{0,30}", open in "&A\\{|A\\{|\\[\\]A\\{|\\{Name:|\\{\"a\":|map\\[|Authorization: |staticPodURLHeader") {
             let shown = redact(&format!("{before}{open}XYZZY{inside}"));
             prop_assert!(!shown.contains("XYZZY"), "{shown}");
         }
+
+        /// Whole or cut, in a sentence with braces of its own.
+        #[test]
+        fn nor_is_it_in_any_form_of_a_dump(form in 0..FORMS.len(), outer in 0..FORMS.len(), before in 0..SENTENCES.len(), cut in 0..40_usize, secret in "XYZZY[}\\]\"]{0,2}[a-z ]{0,3}") {
+            let inner = FORMS[form].replace('%', &secret);
+            let dump = FORMS[outer].replace('%', &format!("{inner}, b"));
+            let text = format!("{} {dump} {}", SENTENCES[before], SENTENCES[0]);
+            let end = text.char_indices().rev().nth(cut).map_or(text.len(), |(at, _)| at);
+            let end = end.max(text.find("XYZZY").unwrap_or_default() + 5);
+            for text in [text.as_str(), text.get(..end).unwrap()] {
+                let shown = redact(text);
+                prop_assert!(!shown.contains("XYZZY"), "{text}: {shown}");
+                let is_whole = shown.starts_with(SENTENCES[before]);
+                prop_assert!(is_whole || secret.contains('}'), "{text}: {shown}");
+            }
+        }
     }
+
+    /// As fmt prints with %v, %+v and %#v, as JSON and YAML are written, as spew does.
+    const FORMS: [&str; 14] = [
+        "&v1.A{B:%, C:1}",
+        "v1.A{B:\"%\", C:1}",
+        "{Name:% Field:b}",
+        "{% b}",
+        "[{a} {%}]",
+        "[]v1.A{v1.A{B:%}}",
+        "[]string{\"%\"}",
+        "map[a:% b:c]",
+        "map[string]string{\"a\":\"%\"}",
+        "map[string]interface {}{\"a\":\"%\"}",
+        "{\"a\":\"%\"}",
+        "{ \"a\": \"%\" }",
+        "{ a: % }",
+        "(v1.A) { B: (string) (len=5) \"%\" }",
+    ];
+
+    const SENTENCES: [&str; 4] =
+        ["it must be {30s}", "expect { or n, but found", "invalid character '{' in", "[invalid configuration: a, of"];
 }

@@ -220,15 +220,15 @@ impl State {
 
     /// What the kubelet wrote last: kept for the verdict.
     pub(super) fn log_tail_read(&mut self, lines: &[String]) {
-        let shown =
-            lines.iter().filter(|line| !kubelet_log::is_stack_frame(line)).map(|line| kubelet_log::redact(line));
-        self.trial.log_tail = shown.filter(|line| !line.is_empty()).collect();
-        let (Some(pending), Some(line)) = (&mut self.trial.pending, kubelet_log::fatal(lines)) else { return };
+        self.trial.log_tail = kubelet_log::shown(lines);
+        let Some(pending) = &mut self.trial.pending else { return };
         if matches!(pending.failure, Failure::ExitBeforeReady | Failure::Exits) {
-            pending.detail = format!("{}: {line}", pending.detail);
-        } else if lines.iter().any(|line| line.starts_with('E')) {
+            if let Some(reason) = kubelet_log::fatal(lines) {
+                pending.detail = format!("{}: {reason}", pending.detail);
+            }
+        } else if let Some(error) = kubelet_log::last_error(lines) {
             // It lives, so this need not be why; but it is where people would look next.
-            pending.detail = format!("{} (the kubelet's last error: {line})", pending.detail);
+            pending.detail = format!("{} (the kubelet's last error: {error})", pending.detail);
         }
     }
 

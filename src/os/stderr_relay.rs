@@ -302,7 +302,7 @@ struct TailBuffer {
     bytes: usize,
     /// The line that has not ended yet.
     open: Vec<u8>,
-    /// Lines of a stack trace in a row.
+    /// Lines of stack traces, with nothing else between them.
     frames: usize,
 }
 
@@ -335,9 +335,14 @@ impl TailBuffer {
     }
 
     fn is_deep_in_a_trace(&mut self) -> bool {
+        // With GOTRACEBACK=crash each thread says so between its stack and the next one's.
+        if self.open.starts_with(b"SIG") {
+            return false;
+        }
         // klog's and JSON lines begin like this; most lines need no closer look.
         let is_log = self.open.first().is_some_and(|first| first.is_ascii_uppercase() || *first == b'{');
-        if is_log || !std::str::from_utf8(&self.open).is_ok_and(kubelet_log::is_stack_frame) {
+        let is_log = is_log && !self.open.starts_with(b"PC=");
+        if is_log || !std::str::from_utf8(&self.open).is_ok_and(kubelet_log::is_trace) {
             self.frames = 0;
             return false;
         }

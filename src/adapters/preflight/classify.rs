@@ -5,11 +5,8 @@
 //! (cmd/kubelet/app/server.go); the order of the rules below matters, the first match decides.
 //! `classify/tests.rs` has them version by version.
 
-use serde_json::Value;
-
 use crate::adapters::process::ProgramOutput;
-use crate::kubelet_log;
-use crate::kubelet_log::parse::{json, json_error, klog, quoted_after, structured};
+use crate::kubelet_log::{self, Kind, Record, Severity, Strength};
 use crate::machine::model::{Exit, Verdict};
 use kubelet_config::reported::{MAX_LIST, plain};
 
@@ -51,20 +48,23 @@ pub fn classify(run: &ProgramOutput) -> Result<Verdict, String> {
         Some(Exit::Code(0)) => return Ok(inconclusive("the preflight ended with exit code 0")),
         Some(Exit::Code(code)) => code,
     };
-    let Some(record) = error_record(&text) else {
+    let records = kubelet_log::records(text.lines());
+    let Some(record) = error_text(&records) else {
         // v1.24.0 to v1.24.3 swallow the error text; the version line is printed only after
         // load, validation and dependencies.
-        return if matches!(code, 1 | 255) && is_silent_after_its_version(&text) {
-            Ok(Verdict::Valid(remarks(&text)))
+        return if matches!(code, 1 | 255) && is_silent_after_its_version(&records) {
+            Ok(Verdict::Valid(remarks_in(&records)))
         } else {
-            Ok(inconclusive(&format!("exit code {code} without an error text")))
+            // What it complained of last may be why.
+            let words = kubelet_log::ended(&records).map(|(_, record)| kubelet_log::redact(&record.said()));
+            Ok(inconclusive(&words.unwrap_or_else(|| format!("exit code {code} without an error text"))))
         };
     };
     let lower = record.to_lowercase();
     let any = |needles: &[&str]| needles.iter().any(|needle| lower.contains(needle));
-    let message = || shorten(&kubelet_log::redact(without_excerpt(&record)));
+    let message = || shorten(&kubelet_log::redact(&record));
     if lower.starts_with(VALID) {
-        Ok(Verdict::Valid(remarks(&text)))
+        Ok(Verdict::Valid(remarks_in(&records)))
     } else if any(&LOAD) {
         Ok(Verdict::Load(message()))
     } else if lower.contains(DEFAULTING_PANIC) {
@@ -73,7 +73,7 @@ pub fn classify(run: &ProgramOutput) -> Result<Verdict, String> {
         Err(message())
     } else if any(&VALIDATE) || any(&DEPENDENCIES) {
         Ok(Verdict::Validate(message()))
-    } else if code == 255 && !logs_its_version(&text) {
+    } else if code == 255 && !records.iter().any(is_version) {
         // v1.20 prints its version after validation and dependencies: it did not get that far.
         Ok(Verdict::Validate(message()))
     } else {
@@ -83,48 +83,38 @@ pub fn classify(run: &ProgramOutput) -> Result<Verdict, String> {
 
 /// True if the kubelet got to the line with its version. Lines of the candidate, which later
 /// kubelets log as well, do not count.
-fn logs_its_version(output: &str) -> bool {
-    output.lines().any(is_version)
+fn is_version(record: &Record) -> bool {
+    let says = ["Kubelet version", "Version: v"].iter().any(|start| record.message.starts_with(start));
+    says && matches!(record.kind, Kind::Log(_))
 }
 
-fn is_version(line: &str) -> bool {
-    let says = |text: &str| text.trim_matches('"').starts_with("Kubelet version") || text.starts_with("Version: v");
-    match klog(line) {
-        Some((_, text)) => says(text),
-        None => json(line).is_some_and(|record| record.get("msg").and_then(Value::as_str).is_some_and(says)),
+/// True if no error follows the line with the version. A text that this file does not know is an error, too.
+fn is_silent_after_its_version(records: &[Record]) -> bool {
+    let mut records = records.iter();
+    let is_usage = |record: &Record| record.kind == Kind::Notice && record.message == "Usage:";
+    records.any(is_version) && records.take_while(|record| !is_usage(record)).all(is_no_error)
+}
+
+fn is_no_error(record: &Record) -> bool {
+    match record.kind {
+        Kind::Indented => true, // it belongs to another
+        Kind::Log(Severity::Info | Severity::Warning) => !record.is_json || record.error().is_none(),
+        _ => false,
     }
-}
-
-/// True if no error follows the line with the version: one that nobody knows here is no silence.
-fn is_silent_after_its_version(output: &str) -> bool {
-    let mut lines = output.lines();
-    lines.any(is_version) && lines.take_while(|line| *line != "Usage:").all(is_no_error)
-}
-
-fn is_no_error(line: &str) -> bool {
-    let belongs_to_another = line.is_empty() || line.starts_with([' ', '\t']);
-    belongs_to_another
-        || match klog(line) {
-            Some((level, _)) => matches!(level, 'I' | 'W'),
-            None => json(line).is_some_and(|record| ["err", "error"].iter().all(|field| record.get(field).is_none())),
-        }
-}
-
-/// The decoders quote the file around what they stumbled over, which may be anything: what they
-/// say of it comes before.
-fn without_excerpt(record: &str) -> &str {
-    let ends = [", error found in #", " is missing in '"];
-    let end = ends.iter().filter_map(|start| record.find(start)).min();
-    end.and_then(|end| record.get(..end)).unwrap_or(record)
 }
 
 /// What a kubelet remarks on a configuration that it finds valid: fields it ignores. Its strict decoder names the first of them in a warning
 /// (`found unknown field: x` in v1.20, `unknown field "x"` later) and its lenient one goes on.
 pub(super) fn remarks(output: &str) -> Vec<String> {
+    remarks_in(&kubelet_log::records(output.lines()))
+}
+
+fn remarks_in(records: &[Record]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    let warnings = output.lines().filter(|line| line.to_lowercase().contains("using lenient decoding"));
+    let warnings = records.iter().filter(|record| record.message.to_lowercase().contains("using lenient decoding"));
+    let texts: Vec<String> = warnings.map(Record::said).collect();
     // The candidate's own text may say it as often as it likes.
-    for after in warnings.flat_map(|line| line.split("unknown field").skip(1)) {
+    for after in texts.iter().flat_map(|text| text.split("unknown field").skip(1)) {
         let name: String = after
             .trim_start_matches([':', ' ', '"', '\\'])
             .chars()
@@ -146,56 +136,29 @@ fn inconclusive(reason: &str) -> Verdict {
     Verdict::Inconclusive(shorten(reason))
 }
 
-/// The text of the last error record, header and quoting removed.
-///
-/// A record is a klog fatal or error line (`F1121 … server.go:269] text`), a JSON line, a panic,
-/// cobra's `Error: …`, or a bare message. All of them begin their line: what is indented is the
-/// candidate's, or of a stack.
-fn error_record(output: &str) -> Option<String> {
-    let mut found = None;
-    let mut lines = output.lines().map(str::trim_end).peekable();
-    while let Some(line) = lines.next() {
-        // klog writes what has several lines as `err=<`, lines after a tab, ` >`.
-        let whole = line.strip_suffix(" err=<").map(|head| {
-            let body: Vec<&str> = std::iter::from_fn(|| lines.next_if(|line| line.starts_with('\t'))).collect();
-            format!("{head} err=\"{}\"", body.join(" ").replace('\\', "\\\\").replace('"', "\\\""))
-        });
-        let line = whole.as_deref().unwrap_or(line);
-        if let Some(text) = klog_fatal(line).or_else(|| json_error(line)).or_else(|| plain_error(line)) {
-            found = Some(text);
-        }
+/// What the program says when it ends, without what only says that it does. An error among others counts if it is one that
+/// v1.21 to v1.23 end with, which name the stage, and a bare line if the texts above have it: others are complaints, such as
+/// about permissions.
+fn error_text(records: &[Record]) -> Option<String> {
+    if let Some((_, record)) = kubelet_log::ended(records).filter(|(strength, _)| *strength >= Strength::Signal) {
+        let text = record.said();
+        let bare = ["panic: ", "Error: "].iter().find_map(|label| text.strip_prefix(label));
+        return Some(bare.map_or_else(|| text.clone(), str::to_owned));
     }
-    found
+    records.iter().rev().find(|record| is_stage(record) || is_known(record)).map(Record::said)
 }
 
-fn klog_fatal(line: &str) -> Option<String> {
-    let (level, text) = klog(line)?;
-    match (level, structured(text)) {
-        ('F', None) => Some(text.to_owned()),
-        // An error line counts only when it is the structured final error; others are complaints,
-        // such as about permissions.
-        ('F', error) => error,
-        ('E', error) => error.filter(|_| is_final_error(text)),
-        _ => None,
-    }
+fn is_stage(record: &Record) -> bool {
+    let message = record.message.to_lowercase();
+    let names_it = ["failed ", "invalid ", "unknown command"].iter().any(|start| message.starts_with(start));
+    record.is_error() && names_it && (record.is_json || record.error().is_some())
 }
 
-/// v1.21 to v1.23 name the stage, later ones say "command failed".
-fn is_final_error(text: &str) -> bool {
-    let message = quoted_after(text, "\"").unwrap_or_default().to_lowercase();
-    message == "command failed" || message.starts_with("failed to ") || message.starts_with("unknown command")
-}
-
-fn plain_error(line: &str) -> Option<String> {
-    for prefix in ["panic: ", "Error: "] {
-        if let Some(text) = line.strip_prefix(prefix) {
-            return Some(text.to_owned());
-        }
-    }
-    let lower = line.to_lowercase();
+fn is_known(record: &Record) -> bool {
+    let lower = record.message.to_lowercase();
     let starts = |texts: &[&str]| texts.iter().any(|text| lower.starts_with(text));
-    (starts(&[VALID]) || starts(&LOAD) || starts(&FLAGS) || starts(&VALIDATE) || starts(&DEPENDENCIES))
-        .then(|| line.to_owned())
+    record.kind == Kind::Plain
+        && (starts(&[VALID]) || starts(&LOAD) || starts(&FLAGS) || starts(&VALIDATE) || starts(&DEPENDENCIES))
 }
 
 /// Keeps a message fit for an event: one line without control characters, of which the candidate's text may have any, and

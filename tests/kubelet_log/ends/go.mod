@@ -1,0 +1,3 @@
+module ends
+
+go 1.19
