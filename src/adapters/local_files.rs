@@ -70,7 +70,7 @@ impl ports::Local for LocalFiles {
 
     fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError> {
         let files = self.drop_in_paths()?;
-        files.iter().map(|path| Ok(DropIn { text: read(path)?, path: path.display().to_string() })).collect()
+        files.iter().map(|path| Ok(DropIn::new(path.display().to_string(), read(path)?))).collect()
     }
 
     fn snapshot(&self) -> Result<Snapshot, LocalError> {

@@ -15,7 +15,7 @@ use crate::ports::{Checkpoint, Local, Store, StoreError, StoreRequest, read_whol
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy::Admission;
-use kubelet_config::rendering::{self, Configuration, DropIn, Effective};
+use kubelet_config::rendering::{self, Configuration, Effective};
 use kubelet_config::source::{ConfigAnnotations, Source};
 
 /// The kubelet's `--root-dir`, also if the command line has none (options.go, v1.20.2).
@@ -164,9 +164,6 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                     Some(source) => self.configuration(self.store.open(source)?, source, None)?,
                     None => read_whole(&self.local, || self.local_configuration())?,
                 };
-                if let Some(why) = out.drop_ins.iter().find_map(DropIn::fault) {
-                    return Err(RenderError::Load(why));
-                }
                 Ok(self.rendered(out, GivenFiles::default(), annotations, admission))
             }
             LoadTarget::Content(digest, source) => match self.store.load_config(digest) {

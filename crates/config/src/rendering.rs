@@ -42,16 +42,39 @@ pub struct Text<'a> {
 /// Directories below `--config-dir` that are entered, one in the other.
 pub const DROP_IN_DEPTH: u32 = 16;
 
-/// A file of `--config-dir`.
+/// A file of `--config-dir`: read once, as the kubelet reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DropIn {
     /// Its path, for people.
     pub path: String,
     /// Its content.
     pub text: String,
+    /// What it says, or why no kubelet starts with it.
+    content: Result<Value, String>,
+    /// The line from which on it is not read.
+    ignored_from: Option<usize>,
 }
 
 impl DropIn {
+    /// One that was found at this path.
+    #[must_use]
+    pub fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
+        let text = text.into();
+        let (content, ignored_from) = match drop_in(&text) {
+            Ok(found) => (Ok(found.value), found.ignored_from),
+            Err(why) => (Err(why), None),
+        };
+        Self { path: path.into(), text, content, ignored_from }
+    }
+
+    /// What it says.
+    ///
+    /// # Errors
+    /// Its path, and why no kubelet starts with it, as far as is known here.
+    pub fn value(&self) -> Result<&Value, String> {
+        self.content.as_ref().map_err(|why| format!("{}: {why}", self.path))
+    }
+
     /// A name for a copy. The number keeps the order, the name is for people: messages of the kubelet show it.
     #[must_use]
     pub fn stored_name(&self, number: usize) -> String {
@@ -61,19 +84,36 @@ impl DropIn {
         format!("{number:04}-{name}.conf")
     }
 
-    /// Why a kubelet would not take it, as far as is known here (mergeKubeletConfigurations, cmd/kubelet/app/server.go, v1.36).
+    /// Why no kubelet starts with it.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
-        let found = yaml::parse(&self.text).and_then(|mut document| check_kind(&mut document.value, false));
-        found.err().map(|why| format!("{}: {why}", self.path))
+        self.value().err()
     }
 
-    /// What makes it another one: what it says, not how it is written. Text that is not YAML counts as it is written; the
-    /// kubelet will refuse it.
-    fn identity(&self) -> String {
-        let text = || Value::from(self.text.as_str());
-        format!("drop-in {}", yaml::parse(&self.text).map_or_else(|_| text(), |document| document.value))
+    fn note(&self) -> Option<String> {
+        self.ignored_from.map(|line| ignored(&self.path, line))
     }
+
+    /// What makes it another one: what it says, not how it is written. What has a fault counts as it is written.
+    fn identity(&self) -> String {
+        format!("drop-in {}", self.content.clone().unwrap_or_else(|_| Value::from(self.text.as_str())))
+    }
+}
+
+/// A drop-in's content. Its decoder is strict, and not followed by a lenient one, so a field that stands twice is no remark
+/// here; and what a mapping does not have cannot be unknown (mergeKubeletConfigurations, cmd/kubelet/app/server.go, and
+/// `DecodeKubeletConfigurationIntoJSON`, pkg/kubelet/kubeletconfig/util/codec/codec.go, v1.30 to v1.36).
+fn drop_in(text: &str) -> Result<yaml::Document, String> {
+    let mut document = yaml::parse_own(text)?;
+    check_kind(&mut document.value, false)?;
+    match &document.duplicate {
+        Some(field) => Err(format!("a field stands twice, which is refused in a drop-in: {field}")),
+        None => Ok(document),
+    }
+}
+
+fn ignored(file: &str, line: usize) -> String {
+    format!("{file}: a kubelet reads the first YAML document of it, and ignores what begins in line {line}")
 }
 
 /// What a rendering starts from.
@@ -135,6 +175,9 @@ pub enum RenderFault {
     /// The local file is none.
     #[error("{0}")]
     Local(String),
+    /// A drop-in is none; it is named.
+    #[error("{0}")]
+    DropIn(String),
 }
 
 /// Renders a configuration.
@@ -145,7 +188,11 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     let mut notes = Vec::new();
     let drop_ins = from.drop_ins.to_vec();
     let local = from.local.map(|local| read(local, &mut notes)).transpose().map_err(RenderFault::Local)?;
+    notes.extend(drop_ins.iter().filter_map(DropIn::note));
+    // No kubelet starts with such a drop-in, whatever else it is given.
+    let sound = || drop_ins.iter().find_map(DropIn::fault).map_or(Ok(()), |why| Err(RenderFault::DropIn(why)));
     let Some(payload) = from.payload else {
+        sound()?;
         let value = local.unwrap_or(Value::Null);
         // The file is the node's; but for comparison the gate is none, as in what we render.
         let mut portable = value.clone();
@@ -178,6 +225,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     if let Some(why) = unresolved(&mut parsed.value, &files, from.configs.is_some()) {
         return Err(RenderFault::Payload(why));
     }
+    sound()?;
     let mut portable = combine(local.as_ref(), portable, overlay);
     drop_native_gate(&mut portable);
     let digest = digest(&portable, &overrides, &drop_ins);
@@ -234,8 +282,8 @@ pub struct Effective {
 #[must_use]
 pub fn effective(mut configuration: Value, drop_ins: &[DropIn], args: &KubeletArgs) -> Effective {
     for drop_in in drop_ins {
-        if let Ok(document) = yaml::parse(&drop_in.text) {
-            merge(&mut configuration, &document.value);
+        if let Ok(value) = drop_in.value() {
+            merge(&mut configuration, value);
         }
     }
     Effective { healthz: healthz(args, &configuration), value: args.overlay(&configuration) }
@@ -251,22 +299,43 @@ pub(crate) fn legacy_defaults() -> Value {
     })
 }
 
+/// The node's own file, as its kubelet reads it: with its lenient decoder, where the strict one has complaints
+/// (`DecodeKubeletConfiguration`, pkg/kubelet/kubeletconfig/util/codec/codec.go, v1.20.2 to v1.36).
 fn read(text: Text<'_>, notes: &mut Vec<String>) -> Result<Value, String> {
-    let mut parsed = yaml::parse(text.text)?;
+    let mut parsed = yaml::parse_own(text.text)?;
+    any_case(&mut parsed.value);
     check_kind(&mut parsed.value, false)?;
     if let Some(duplicate) = parsed.duplicate {
         notes.push(format!("duplicate field in the local file, the last one wins: {duplicate}"));
     }
+    notes.extend(parsed.ignored_from.map(|line| ignored("the local file", line)));
     absolute_paths(&mut parsed.value, text.dir);
     Ok(parsed.value)
 }
 
-/// A configuration's text that means the same in another directory. What cannot be parsed stays as it is.
+/// Kind and version of the file are looked for by a decoder that takes names in any case (`Interpret`, k8s.io/apimachinery,
+/// serializer/json/meta.go, v1.20.2 to v1.36).
+fn any_case(value: &mut Value) {
+    let Value::Object(fields) = value else { return };
+    for name in ["kind", "apiVersion"] {
+        let spelt = fields.keys().rfind(|field| field.eq_ignore_ascii_case(name)).cloned();
+        if !fields.contains_key(name)
+            && let Some(found) = spelt.and_then(|spelt| fields.remove(&spelt))
+        {
+            fields.insert(name.to_owned(), found);
+        }
+    }
+}
+
+/// A file of the node as a text that means the same in another directory, and to a reader of one document. What cannot be
+/// parsed stays as it is.
 pub(crate) fn with_absolute_paths(text: Text<'_>) -> String {
-    let Ok(parsed) = yaml::parse(text.text) else { return text.text.to_owned() };
+    let Ok(parsed) = yaml::parse_own(text.text) else { return text.text.to_owned() };
     let mut value = parsed.value.clone();
+    any_case(&mut value);
     absolute_paths(&mut value, text.dir);
-    if value == parsed.value { text.text.to_owned() } else { value.to_string() }
+    let is_as_written = value == parsed.value && parsed.ignored_from.is_none();
+    if is_as_written { text.text.to_owned() } else { value.to_string() }
 }
 
 /// The kubelet refuses any other kind or version at load; what may lack them (an overlay) is given them.
@@ -428,5 +497,7 @@ pub struct HealthzTarget {
     pub port: u16,
 }
 
+#[cfg(test)]
+mod node_files;
 #[cfg(test)]
 mod tests;

@@ -121,7 +121,7 @@ impl<D: Disk> FsStore<D> {
             }
             let text = || String::from_utf8_lossy(&bytes);
             if tree == DROP_INS {
-                drop_ins.push(DropIn { path: dir.join(name).display().to_string(), text: text().into_owned() });
+                drop_ins.push(DropIn::new(dir.join(name).display().to_string(), text()));
             } else if name == FLAGS {
                 overrides = FlagOverrides::parse(&text()).map_err(|why| damaged(name, &why))?;
             } else if name == KUBELET {

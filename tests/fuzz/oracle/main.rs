@@ -50,6 +50,7 @@ fn what_we_say_of_a_configuration_is_what_the_kubelet_says() {
     println!("ORACLE_SEED={seed} ORACLE_TEXTS={texts}");
     let mut cases: Vec<(String, String)> =
         TEXTS.regressions.iter().map(|text| ("by hand".to_owned(), generate::with_head(text))).collect();
+    cases.extend(TEXTS.documents.iter().map(|text| ("by hand, a document".to_owned(), text.clone())));
     for seed in [SEED, seed] {
         cases.extend(
             (0..texts).map(|number| (format!("seed {seed}, text {number}"), Generator::new(seed, number).text())),
@@ -60,8 +61,12 @@ fn what_we_say_of_a_configuration_is_what_the_kubelet_says() {
     let work = |worker: usize| {
         let kubelet = Kubelet::new(&kubelet, dir.path().join(worker.to_string()));
         let (mut wrong, mut tally) = (Vec::new(), Tally::new());
-        while let Some((name, text)) = cases.get(usize::try_from(next.fetch_add(1, Ordering::Relaxed)).unwrap()) {
-            if let Err(why) = kubelet.compare(text, &mut tally) {
+        while let number = usize::try_from(next.fetch_add(1, Ordering::Relaxed)).unwrap()
+            && let Some((name, text)) = cases.get(number)
+        {
+            let own = generate::own_file(text, number);
+            let found = [(text, kubelet.compare(text, &mut tally)), (&own, kubelet.compare_own(&own, &mut tally))];
+            for (text, why) in found.into_iter().filter_map(|(text, found)| Some((text, found.err()?))) {
                 wrong.push(format!("{name}: {why}\n--- text\n{text}\n--- {text:?}\n"));
             }
         }
@@ -90,7 +95,7 @@ fn what_we_say_of_a_configuration_is_what_the_kubelet_says() {
     }
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.iter().map(|it| it.as_str()).collect::<String>());
     // All of it was met, or the generator shows nothing.
-    for verdict in ["valid", "load", "validate", "duplicate", "unknown", "stricter"] {
+    for verdict in ["valid", "load", "validate", "duplicate", "unknown", "stricter", "own", "own, refused"] {
         assert!(tally.get(verdict).is_some_and(|count| *count > 1), "no {verdict}: {tally:?}");
     }
 }
@@ -158,7 +163,7 @@ impl<'a> Kubelet<'a> {
         let unknown = strict
             .rsplit_once("found unknown field: ")
             .map(|(_, rest)| rest.split(", error found in #").next().unwrap_or_default().to_owned());
-        let duplicate = !strict.is_empty() && unknown.is_none();
+        let duplicate = strict.contains("already set in map");
         let mut dump = dump::read(&said);
         // It is left out of what we render, on purpose: kubelets from v1.24 on refuse it.
         if let Some(all) = dump.as_mut().and_then(|dump| dump.get_mut("FeatureGates"))
@@ -185,9 +190,9 @@ impl<'a> Kubelet<'a> {
         if matches!(native.verdict, Verdict::Load(_)) && text.contains("DynamicKubeletConfig") {
             return Ok(());
         }
-        let ours = match self.render(text) {
+        let ours = match self.render(Some(text), None) {
             Ok(ours) => ours,
-            Err(RenderFault::Payload(why) | RenderFault::Local(why)) => {
+            Err(RenderFault::Payload(why) | RenderFault::Local(why) | RenderFault::DropIn(why)) => {
                 let meant = STRICTER.iter().any(|(said, _)| why.contains(said));
                 if meant {
                     *tally.entry("stricter").or_default() += 1;
@@ -230,11 +235,46 @@ impl<'a> Kubelet<'a> {
         native.dump.as_ref().map_or(Ok(()), |dump| effective(&ours, dump))
     }
 
-    fn render(&self, text: &str) -> Result<Configuration, RenderFault> {
+    /// A file of the node: what this kubelet starts with we read, and nothing else; what it only warns of is a note.
+    fn compare_own(&self, text: &str, tally: &mut Tally) -> Result<(), String> {
+        let native = self.load(text);
+        let ours = self.render(None, Some(text));
+        let ours = match (&native.verdict, ours) {
+            (Verdict::Load(_), Err(_)) => {
+                *tally.entry("own, refused").or_default() += 1;
+                return Ok(());
+            }
+            (verdict, Err(why)) => return Err(format!("as an own file we refuse it: {why}; the kubelet: {verdict:?}")),
+            (_, Ok(ours)) => ours,
+        };
+        *tally.entry("own").or_default() += 1;
+        let given = self.load(&ours.value.to_string());
+        let same = match (&native.verdict, &given.verdict) {
+            (Verdict::Valid(_), Verdict::Valid(_))
+            | (Verdict::Load(_), Verdict::Load(_))
+            | (Verdict::Validate(_), Verdict::Validate(_)) => true,
+            _ => false,
+        };
+        if !same {
+            return Err(format!("an own file: {:?}; as we read it: {:?}", native.verdict, given.verdict));
+        }
+        if let (Some(one), Some(other)) = (&native.dump, &given.dump)
+            && dump::differs(one, other)
+        {
+            return Err(format!("an own file comes to something else: {}", dump::difference(one, other)));
+        }
+        let twice = ours.notes.iter().any(|note| note.starts_with("duplicate field"));
+        if !matches!(native.verdict, Verdict::Load(_)) && native.duplicate != twice {
+            return Err(format!("in an own file a field stands twice: {}, to us: {twice}", native.duplicate));
+        }
+        if ours.problems.is_empty() { Ok(()) } else { Err(format!("an own file has problems: {:?}", ours.problems)) }
+    }
+
+    fn render(&self, payload: Option<&str>, local: Option<&str>) -> Result<Configuration, RenderFault> {
         let dir = self.dir.display().to_string();
         render(&RenderInput {
-            payload: Some(Text { text, dir: &dir }),
-            local: None,
+            payload: payload.map(|text| Text { text, dir: &dir }),
+            local: local.map(|text| Text { text, dir: &dir }),
             merge: Merge::Replace,
             keys: &|_| None,
             configs: None,

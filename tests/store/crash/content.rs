@@ -31,7 +31,7 @@ fn file(n: u32, name: &str) -> PathBuf {
 }
 
 fn drop_ins(n: u32) -> Vec<DropIn> {
-    let drop_in = |name: &str| DropIn { path: format!("/etc/conf.d/{name}.conf"), text: format!("{name}: {n}\n") };
+    let drop_in = |name: &str| DropIn::new(format!("/etc/conf.d/{name}.conf"), format!("{name}: {n}\n"));
     ["10-b", "20-a"].map(drop_in).into()
 }
 

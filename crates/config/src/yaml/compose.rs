@@ -8,15 +8,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use serde_yaml::granit_parser::{Event, Options, Parser, ScalarStyle, Span, StrInput, Tag};
 
-use super::fault::{Fault, What, twice};
+use super::fault::{Fault, MAX_DEPTH, MAX_NODES, What, twice};
 use super::scalar::{Scalar, resolve};
-
-/// A real KubeletConfiguration has under 500 nodes. The bounds leave it a hundredfold and end an alias bomb within
-/// milliseconds.
-pub(super) const MAX_NODES: usize = 50_000;
-
-/// Mappings and lists in one another.
-pub(super) const MAX_DEPTH: usize = 64;
 
 /// What anchors and aliases may copy: bytes of text, and as much for each value.
 const MAX_COPIED: usize = 2 << 20;

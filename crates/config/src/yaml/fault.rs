@@ -3,8 +3,14 @@
 
 use serde_yaml::granit_parser::{ErrorKind, ScanError, Span};
 
-use super::compose::{MAX_DEPTH, MAX_NODES};
 use crate::bounds::{plain, shortened};
+
+/// A real KubeletConfiguration has under 500 nodes. The bounds leave it a hundredfold and end an alias bomb within
+/// milliseconds.
+pub(super) const MAX_NODES: usize = 50_000;
+
+/// Mappings and lists in one another.
+pub(super) const MAX_DEPTH: usize = 64;
 
 /// Characters of the text that a message quotes.
 const QUOTED: usize = 60;
