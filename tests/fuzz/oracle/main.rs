@@ -329,8 +329,12 @@ fn effective(ours: &Configuration, dump: &Value) -> Result<(), String> {
     let spelt = |path: &str| fields.iter().filter(|field| field.path.eq_ignore_ascii_case(path)).count();
     // Keys of a map may differ in their case alone; the dump is looked up without it.
     for field in fields.iter().filter(|field| spelt(&field.path) == 1) {
-        // It becomes "/" after that line was logged.
-        let Some(value) = running.get(&field.path.to_ascii_lowercase()).filter(|_| field.path != "cgroupRoot") else {
+        let is_set = |path: &str| {
+            fields.iter().any(|field| field.path == path && !matches!(field.value.as_str(), None | Some("")))
+        };
+        // They become "/", and what `reservedSystemCPUs` says, after that line was logged.
+        let later = |path: &str| path == "cgroupRoot" || (path == "systemReserved.cpu" && is_set("reservedSystemCPUs"));
+        let Some(value) = running.get(&field.path.to_ascii_lowercase()).filter(|_| !later(&field.path)) else {
             continue;
         };
         let same = match &field.value {
