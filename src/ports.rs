@@ -21,7 +21,7 @@ use crate::machine::model::{KubeletId, Moment, Rendered, RunId};
 use crate::machine::{Answer, FetchError, Input, Ticket};
 
 pub use crate::machine::StoreRequest;
-use kubelet_config::drop_in::DropIn;
+use kubelet_config::own_files::DropIn;
 use kubelet_config::policy::NodePolicy;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::schema;

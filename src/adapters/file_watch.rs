@@ -14,8 +14,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::inotify::{self, CONTENT, Inotify, Raw, WHOLE, events};
 use crate::machine::Input;
-use kubelet_config::drop_in::DROP_IN_DEPTH;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::own_files::DROP_IN_DEPTH;
 
 /// What counts in `supervisor/`: the history grows by itself, and the lock and the socket come and go.
 const SUPERVISOR_FILES: [&str; 3] = ["state.json", "configs", "seals"];

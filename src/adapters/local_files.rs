@@ -16,8 +16,8 @@ use crate::os::{boot_time, ownership};
 
 use crate::machine::model::KubeletId;
 use crate::ports::{self, KubeletVersion, LocalError, LocalPolicy, Snapshot};
-use kubelet_config::drop_in::{DROP_IN_DEPTH, DropIn};
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::own_files::{DROP_IN_DEPTH, DropIn};
 use kubelet_config::source::Merge;
 use kubelet_config::yaml;
 
@@ -72,7 +72,7 @@ impl ports::Local for LocalFiles {
 
     fn drop_ins(&self) -> Result<Vec<DropIn>, LocalError> {
         let files = self.drop_in_paths()?;
-        files.iter().map(|path| Ok(DropIn { text: read(path)?, path: path.display().to_string() })).collect()
+        files.iter().map(|path| Ok(DropIn::new(path.display().to_string(), read(path)?))).collect()
     }
 
     fn snapshot(&self) -> Result<Snapshot, LocalError> {

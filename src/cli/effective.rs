@@ -14,6 +14,7 @@ use crate::machine::records::Stored;
 use kubelet_config::effective::{Field, Sources, fields, layers};
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::hazard;
+use kubelet_config::own_files::DropIn;
 use kubelet_config::rendering::Configuration;
 use kubelet_config::source::Source;
 
@@ -62,7 +63,11 @@ pub(super) fn as_it_runs<D: Disk>(mut rendered: Shown, store: &FsStore<D>, store
 }
 
 /// What this kubelet goes by with a configuration.
-pub(super) fn text(rendered: &Shown, local: &LocalFiles, output: Output) -> String {
+pub(super) fn text(rendered: &Shown, local: &LocalFiles, output: Output) -> Result<String, Failure> {
+    // What is stored was not rendered just now.
+    if let Some(why) = rendered.configuration.drop_ins.iter().find_map(DropIn::fault) {
+        return Err(Failure::from(format!("no kubelet starts with this drop-in: {why}")));
+    }
     let args = &local.args;
     let overrides = &rendered.configuration.overrides;
     let file = args.last("config").map(Path::new).and_then(|path| std::path::absolute(path).ok());
@@ -76,10 +81,10 @@ pub(super) fn text(rendered: &Shown, local: &LocalFiles, output: Output) -> Stri
         added: &KubeletArgs::default().with(overrides),
     };
     let fields = fields(&layers(&sources), local.version.minor());
-    match output {
+    Ok(match output {
         Output::Json => format!("{:#}\n", document(local.version.get().as_deref(), &fields)),
         Output::Text => table(&fields),
-    }
+    })
 }
 
 /// Of a value in the table: what is longer is not padded to.

@@ -50,7 +50,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     check::report_notes(&rendered.configuration);
     check::report(&schema::messages(&rendered.configuration.problems, local.version.minor()));
     let text = if options.effective {
-        effective::text(&rendered, &local, options.output)
+        effective::text(&rendered, &local, options.output)?
     } else {
         format!("{:#}\n", rendered.configuration.value)
     };

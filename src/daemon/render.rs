@@ -6,6 +6,7 @@ use kubelet_config::flags::{FlagOverrides, KEY_SUFFIX, KubeletArgs};
 use kubelet_config::local_files;
 use kubelet_config::rendering::{self, Configuration, RenderFault, RenderInput, Text};
 use kubelet_config::source::{Merge, Source};
+use kubelet_config::yaml;
 
 /// A checkpoint to render, and the node's policy as it was read for that.
 #[derive(Clone, Copy, Debug)]
@@ -42,12 +43,17 @@ pub fn configuration(
     let followed = given.filter(|given| given.source.is_local_files());
     let drop_ins =
         followed.map_or_else(|| local.drop_ins(), |given| Ok(local_files::drop_ins(&given.checkpoint.files)));
-    let drop_ins = drop_ins
-        .map_err(|error| RenderError::Internal(format!("the kubelet's own --config-dir cannot be used: {error}")))?;
+    let no_drop_ins =
+        |why: String| RenderError::Internal(format!("the kubelet's own --config-dir cannot be used: {why}"));
+    let drop_ins = drop_ins.map_err(|error| no_drop_ins(error.to_string()))?;
     let mut merge = local.default_merge();
     let (mut payload, mut overrides) = (None, FlagOverrides::default());
     if let Some(given @ Payload { checkpoint, source, .. }) = given {
-        payload = Some(Text { text: text(checkpoint, source)?, dir: &checkpoint.dir });
+        let text = text(checkpoint, source)?;
+        if followed.is_some() {
+            yaml::parse_own(text).map_err(RenderError::Load)?; // it was copied from a file that its kubelet may refuse
+        }
+        payload = Some(Text { text, dir: &checkpoint.dir });
         overrides = flag_overrides(given)?;
         if let Some(mode) = &checkpoint.annotations.merge {
             merge = mode
@@ -62,12 +68,17 @@ pub fn configuration(
         let (keys, drop_ins, overrides) = (&keys, &drop_ins, &overrides);
         rendering::render(&RenderInput { payload, local, merge, keys, configs, drop_ins, args, overrides, minor })
     };
+    // Drop-ins of a version of the local files are that version's fault.
+    let refused = |fault| match fault {
+        RenderFault::DropIn(why) if followed.is_none() => no_drop_ins(why),
+        fault => RenderError::Load(fault.to_string()),
+    };
     let local_file = if followed.is_some() { Ok(None) } else { local.config() };
     let fault = match &local_file {
         Ok(local_file) => match with(local_file.as_ref()) {
             Ok(out) => return Ok(out),
-            Err(RenderFault::Payload(why)) => return Err(RenderError::Load(why)),
             Err(RenderFault::Local(why)) => why,
+            Err(fault) => return Err(refused(fault)),
         },
         Err(error) => error.to_string(),
     };
@@ -77,7 +88,7 @@ pub fn configuration(
     }
     // A payload that replaces the file anyway must not go down with it: that would leave the
     // kubelet with nothing but the broken file.
-    let mut out = with(None).map_err(|fault| RenderError::Load(fault.to_string()))?;
+    let mut out = with(None).map_err(refused)?;
     out.notes.push(format!("{why}; its feature gates are left out"));
     Ok(out)
 }

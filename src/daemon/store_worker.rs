@@ -13,7 +13,6 @@ use crate::machine::records::{Stored, Version};
 use crate::machine::{Answer, Input};
 use crate::ports::{Checkpoint, Local, Store, StoreError, StoreRequest, read_whole};
 use kubelet_config::digest::Digest;
-use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy::Admission;
 use kubelet_config::rendering::{self, Configuration, Effective};
@@ -165,9 +164,6 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                     Some(source) => self.configuration(self.store.open(source)?, source, None)?,
                     None => read_whole(&self.local, || self.local_configuration())?,
                 };
-                if let Some(why) = out.drop_ins.iter().find_map(DropIn::fault) {
-                    return Err(RenderError::Load(why));
-                }
                 Ok(self.rendered(out, GivenFiles::default(), annotations, admission))
             }
             LoadTarget::Content(digest, source) => match self.store.load_config(digest) {

@@ -217,6 +217,7 @@ impl State {
             (None, Err(error)) => {
                 // The kubelet judges its own file; we only cannot compare or probe.
                 self.log(Level::Warn, format!("the local configuration cannot be read: {error}"));
+                self.local_files_unusable(error);
                 self.set_stage(Stage::Ready(None));
             }
             (Some(version), Ok(rendered)) => {

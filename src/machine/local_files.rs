@@ -226,6 +226,16 @@ impl State {
         self.local_files.difference = difference;
     }
 
+    /// A kubelet begins with them all the same: it is theirs. Why it will not start is told before it ends of it.
+    pub(super) fn local_files_unusable(&mut self, error: RenderError) {
+        let (RenderError::Load(why) | RenderError::Internal(why)) = error else { return };
+        let difference = LocalFilesDifference::Unusable(why);
+        if self.local_files.difference.as_ref() != Some(&difference) {
+            self.emit(events::local_files_differ(None, &difference));
+        }
+        self.local_files.difference = Some(difference);
+    }
+
     /// The fields that the kubelet would go by with other values.
     fn difference_from(&self, rendered: &Rendered) -> Option<LocalFilesDifference> {
         let running = self.running();

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_config::digest::Digest;
-use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::{ConfigDir, KubeletArgs};
+use kubelet_config::own_files::DropIn;
 use kubelet_config::source::{Merge, Source};
 use kubelet_supervisor::adapters::fsx::Disk;
 use kubelet_supervisor::adapters::store::FsStore;
@@ -143,9 +143,12 @@ fn proven_bytes_outlive_the_files_they_were_made_of() {
     assert!(matches!(load(&mut worker, LoadTarget::Local), Err(RenderError::Internal(_))));
 }
 
+/// What each drop-in begins with.
+const DROP_IN: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
+
 fn drop_ins(texts: &[&str]) -> Vec<DropIn> {
     let named = texts.iter().zip(0..);
-    named.map(|(text, n)| DropIn { path: format!("/etc/conf.d/{n} a.conf"), text: (*text).to_owned() }).collect()
+    named.map(|(text, n)| DropIn::new(format!("/etc/conf.d/{n} a.conf"), format!("{DROP_IN}{text}"))).collect()
 }
 
 #[test]
@@ -160,14 +163,13 @@ fn drop_ins_are_part_of_the_content() {
     let copies = file(&first.digest, "drop-ins");
     assert_eq!(first.config_dir, ConfigDir::Copied(copies.display().to_string()));
     for (name, text) in [("0000-0_a.conf", "healthzPort: 2000\n"), ("0001-1_a.conf", "healthzPort: 3000 # b\n")] {
-        assert_eq!(disk.peek(&copies.join(name)).as_deref(), Some(text));
+        assert_eq!(disk.peek(&copies.join(name)), Some(format!("{DROP_IN}{text}")));
     }
 
     // A remark is no other content, and an order is.
     *local.drop_ins.borrow_mut() = Ok(drop_ins(&["healthzPort: 2000\n", "healthzPort: 3000\n"]));
     assert_eq!(load(&mut worker, render.clone()).unwrap().digest, first.digest);
-    let others: [&[&str]; 4] =
-        [&[], &["healthzPort: 3000", "healthzPort: 2000"], &["healthzPort: 3000"], &["healthzPort: 2000", "{torn"]];
+    let others: [&[&str]; 3] = [&[], &["healthzPort: 3000", "healthzPort: 2000"], &["healthzPort: 3000"]];
     for texts in others {
         *local.drop_ins.borrow_mut() = Ok(drop_ins(texts));
         let other = load(&mut worker, render.clone()).unwrap();
@@ -175,6 +177,14 @@ fn drop_ins_are_part_of_the_content() {
         assert_eq!(other.config_dir == ConfigDir::Removed, texts.is_empty());
         // What was rendered before is what it was.
         assert_eq!(load(&mut worker, content(&first)).as_ref(), Ok(&first), "{texts:?}");
+    }
+    // No kubelet starts with one that is torn, but what it was given before is whole.
+    *local.drop_ins.borrow_mut() = Ok(drop_ins(&["healthzPort: 2000", "a: [torn"]));
+    assert_eq!(load(&mut worker, content(&first)).as_ref(), Ok(&first));
+    let why =
+        "the kubelet's own --config-dir cannot be used: /etc/conf.d/1 a.conf: line 3, column 4: '[' is never closed";
+    for target in [render.clone(), LoadTarget::Local] {
+        assert_eq!(load(&mut worker, target), Err(RenderError::Internal(why.to_owned())));
     }
     *local.drop_ins.borrow_mut() = Err("input/output error".to_owned());
     assert_eq!(load(&mut worker, content(&first)).as_ref(), Ok(&first));

@@ -135,6 +135,10 @@ fn check_takes_the_command_line_of_the_running_supervisor() {
     file(&rig, &configuration("maxPods: 42"));
     assert_eq!(check(&[]).0, 0);
     assert_ne!(check(&["--merge=overlay"]).0, 0);
+    // Its kubelet starts with the first document of it, so it is no fault.
+    rig.local("podsPerCore: 7\n---\nkubeAPIQPS: [torn");
+    let (code, _, stderr) = check(&["--merge=overlay"]);
+    assert!(code == 0 && stderr.contains("note: the local file: a kubelet reads the first YAML document"), "{stderr}");
 }
 
 #[test]

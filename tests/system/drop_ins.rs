@@ -100,6 +100,46 @@ fn a_broken_drop_in_keeps_no_proven_kubelet_down() {
     }
 }
 
+/// Whoever looks is told which one it is, before the kubelet has to say so.
+#[test]
+fn one_that_no_kubelet_starts_with_is_named_everywhere() {
+    for (broken, why) in [
+        ("podsPerCore: 3\n", "kind is missing: it must be KubeletConfiguration"),
+        ("", "it is empty"),
+        (&configuration("maxPods: 1\nmaxPods: 2"), "a field stands twice"),
+    ] {
+        let (mut rig, dir) = node(&configuration("podsPerCore: 7"));
+        let file = rig.at("payload.yaml").display().to_string();
+        fs::write(&file, configuration("maxPods: 42")).unwrap();
+        let named = |output: &str| {
+            let line =
+                output.lines().find(|line| line.contains("10-pods.conf: ")).unwrap_or_else(|| panic!("{output}"));
+            assert!(line.contains(why), "{line}");
+        };
+        rig.up();
+        rig.prove("a", &configuration("maxPods: 42"));
+        fs::write(dir.join("10-pods.conf"), broken).unwrap();
+        let store = format!("--dynamic-config-dir={}", rig.at("dynamic").display());
+        for words in [&["check", &file][..], &["render", &file], &["render", &file, "--effective"], &["render"]] {
+            let output = testkit::rig::supervisor().args(words).arg(&store).output().unwrap();
+            assert!(!output.status.success(), "{words:?}, {broken:?}");
+            named(&String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
+        }
+        eventually("the running one tells", || {
+            let told = rig.status()["localFiles"].as_str().unwrap_or_default().to_owned();
+            told.contains("10-pods.conf").then(|| named(&told))
+        });
+        // Nothing is assigned: the kubelet is started, and cannot.
+        let (mut rig, _) = node(broken);
+        rig.start();
+        eventually("a start is told before", || {
+            let (_, told, _) = rig.verb(&["status"]);
+            told.contains("Local files: ").then(|| named(&told))
+        });
+        rig.stop();
+    }
+}
+
 /// The kubelet was upgraded, and the drop-ins of the unit with it: those that were proven are refused, and not for the unit's
 /// sake. It goes one rung down, and what is assigned next is judged by the unit's.
 #[test]

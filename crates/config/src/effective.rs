@@ -10,12 +10,12 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use crate::drop_in::DropIn;
 use crate::flags::{self, KubeletArgs, Setting};
 use crate::hazard::table::{self, Unset};
 use crate::hazard::{self, defaults};
 use crate::merge::{leaves, merge};
-use crate::{gates, schema, yaml};
+use crate::own_files::DropIn;
+use crate::{gates, schema};
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,8 +141,8 @@ pub fn layers(from: &Sources<'_>) -> Vec<Layer> {
     if !from.drop_ins.is_empty() || from.args.has("config-dir") {
         layers.push(Layer::Written);
         for drop_in in from.drop_ins {
-            if let Ok(document) = yaml::parse(&drop_in.text) {
-                layers.push(Layer::Merge(Origin::DropIn(drop_in.path.clone()), document.value));
+            if let Ok(value) = drop_in.value() {
+                layers.push(Layer::Merge(Origin::DropIn(drop_in.path.clone()), value.clone()));
             }
         }
         layers.push(Layer::DefaultsOfMerged);

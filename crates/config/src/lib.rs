@@ -28,8 +28,6 @@
 pub mod assignment;
 pub mod bounds;
 pub mod digest;
-pub mod document;
-pub mod drop_in;
 pub mod duration;
 pub mod effective;
 pub mod flags;
@@ -38,6 +36,7 @@ pub mod hazard;
 pub mod local_files;
 pub mod merge;
 mod named;
+pub mod own_files;
 pub mod pods;
 pub mod policy;
 pub mod preflight;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest as _, Sha256};
 
 use crate::digest::hex;
-use crate::drop_in::DropIn;
+use crate::own_files::DropIn;
 use crate::rendering::{self, Text};
 use crate::source::{ConfigAnnotations, ConfigMapRef, LOCAL_FILES, Payload};
 
@@ -34,7 +34,7 @@ pub fn payload(config: Text<'_>, drop_ins: &[DropIn]) -> Payload {
 #[must_use]
 pub fn drop_ins(data: &BTreeMap<String, String>) -> Vec<DropIn> {
     let numbered = data.iter().filter_map(|(name, text)| Some((name.split_once('-')?.1, text)));
-    numbered.map(|(name, text)| DropIn { path: name.to_owned(), text: text.clone() }).collect()
+    numbered.map(|(name, text)| DropIn::new(name, text)).collect()
 }
 
 /// The same files are the same version, whenever they are read.
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn each_state_of_the_files_is_a_version() {
         let config = |text: &'static str| Text { text, dir: "/etc/kubernetes" };
-        let drop_in = |text: &str| DropIn { path: "/etc/conf.d/10 a.conf".to_owned(), text: text.to_owned() };
+        let drop_in = |text: &str| DropIn::new("/etc/conf.d/10 a.conf", text);
         let one = payload(config("maxPods: 1 # few\n"), &[]);
         let source = one.resolve(&ConfigMapRef::local_files());
         assert!(source.is_local_files());
@@ -65,10 +65,12 @@ mod tests {
         assert_eq!(payload(config("maxPods: 1 # few\n"), &[]), one);
         let others = [payload(config("maxPods: 2\n"), &[]), payload(config("maxPods: 1 # few\n"), &[drop_in("a: 1")])];
         assert!(others.iter().all(|other| other.resource_version != one.resource_version));
-        assert_eq!(drop_ins(&others[1].data), [DropIn { path: "10_a.conf".to_owned(), text: "a: 1".to_owned() }]);
+        assert_eq!(drop_ins(&others[1].data), [DropIn::new("10_a.conf", "a: 1")]);
         // A checkpoint lies elsewhere, and what the file names does not.
-        let relative = payload(config("{authentication: {x509: {clientCAFile: ./pki/ca.crt}}}"), &[]);
+        let relative = payload(config("authentication: {x509: {clientCAFile: ./pki/ca.crt}}"), &[]);
         assert!(relative.data["kubelet"].contains("/etc/kubernetes/pki/ca.crt"), "{:?}", relative.data);
+        let first = payload(config("Kind: a\n---\nkind: b\n"), &[]);
+        assert_eq!(first.data["kubelet"], "{\"kind\":\"a\"}", "as its kubelet reads it");
         assert_eq!(payload(config("{torn"), &[]).data["kubelet"], "{torn", "the kubelet judges it");
     }
 

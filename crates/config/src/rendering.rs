@@ -7,11 +7,10 @@ use serde_json::{Map, Value};
 use super::merge::merge;
 use super::yaml;
 use crate::digest::{Digest, sha256};
-use crate::document::check_kind;
-use crate::drop_in::DropIn;
 use crate::effective::{self, Sources};
 use crate::flags::{FlagOverrides, KubeletArgs, NATIVE_GATE};
 use crate::hazard;
+use crate::own_files::{self, DropIn, check_kind};
 use crate::schema::{self, FieldProblem};
 use crate::source::Merge;
 
@@ -98,6 +97,9 @@ pub enum RenderFault {
     /// The local file is none.
     #[error("{0}")]
     Local(String),
+    /// A drop-in is none; it is named.
+    #[error("{0}")]
+    DropIn(String),
 }
 
 /// Renders a configuration.
@@ -108,7 +110,11 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     let mut notes = Vec::new();
     let drop_ins = from.drop_ins.to_vec();
     let local = from.local.map(|local| read(local, &mut notes)).transpose().map_err(RenderFault::Local)?;
+    notes.extend(drop_ins.iter().filter_map(DropIn::note));
+    // No kubelet starts with such a drop-in, whatever else it is given.
+    let sound = || drop_ins.iter().find_map(DropIn::fault).map_or(Ok(()), |why| Err(RenderFault::DropIn(why)));
     let Some(payload) = from.payload else {
+        sound()?;
         let value = local.unwrap_or(Value::Null);
         // The file is the node's; but for comparison the gate is none, as in what we render.
         let mut portable = value.clone();
@@ -140,6 +146,7 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     if let Some(why) = unresolved(&mut parsed.value, &files, from.configs.is_some()) {
         return Err(RenderFault::Payload(why));
     }
+    sound()?;
     let mut portable = combine(local.as_ref(), portable, overlay);
     drop_native_gate(&mut portable);
     let digest = digest(&portable, &overrides, &drop_ins);
@@ -200,21 +207,23 @@ pub fn effective(configuration: &Value, drop_ins: &[DropIn], args: &KubeletArgs,
 }
 
 fn read(text: Text<'_>, notes: &mut Vec<String>) -> Result<Value, String> {
-    let mut parsed = yaml::parse(text.text)?;
-    check_kind(&mut parsed.value, false)?;
-    if let Some(duplicate) = parsed.duplicate {
-        notes.push(format!("duplicate field in the local file, the last one wins: {duplicate}"));
-    }
-    absolute_paths(&mut parsed.value, text.dir);
-    Ok(parsed.value)
+    let parsed = own_files::local(text.text)?;
+    notes.extend(parsed.notes);
+    let mut value = parsed.value;
+    check_kind(&mut value, false)?;
+    absolute_paths(&mut value, text.dir);
+    Ok(value)
 }
 
-/// A configuration's text that means the same in another directory. What cannot be parsed stays as it is.
+/// A file of the node as a text that means the same in another directory, and to a reader of one document. What cannot be
+/// parsed stays as it is.
 pub(crate) fn with_absolute_paths(text: Text<'_>) -> String {
-    let Ok(parsed) = yaml::parse(text.text) else { return text.text.to_owned() };
-    let mut value = parsed.value.clone();
+    let Ok(parsed) = own_files::local(text.text) else { return text.text.to_owned() };
+    let mut value = parsed.value;
     absolute_paths(&mut value, text.dir);
-    if value == parsed.value { text.text.to_owned() } else { value.to_string() }
+    // What a reader of one document finds in it.
+    let as_written = yaml::parse(text.text).is_ok_and(|found| found.value == value);
+    if as_written { text.text.to_owned() } else { value.to_string() }
 }
 
 fn combine(local: Option<&Value>, payload: Value, overlay: bool) -> Value {
@@ -357,5 +366,7 @@ pub struct HealthzTarget {
     pub port: u16,
 }
 
+#[cfg(test)]
+mod node_files;
 #[cfg(test)]
 mod tests;

@@ -11,8 +11,8 @@ use crate::adapters::fsx::Disk;
 use crate::machine::model::RenderError;
 use crate::ports::StoreError;
 use kubelet_config::digest::Digest;
-use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::{ConfigDir, FlagOverrides};
+use kubelet_config::own_files::DropIn;
 use kubelet_config::rendering::Configuration;
 use kubelet_config::source;
 use kubelet_config::yaml;
@@ -122,7 +122,7 @@ impl<D: Disk> FsStore<D> {
             }
             let text = || String::from_utf8_lossy(&bytes);
             if tree == DROP_INS {
-                drop_ins.push(DropIn { path: dir.join(name).display().to_string(), text: text().into_owned() });
+                drop_ins.push(DropIn::new(dir.join(name).display().to_string(), text()));
             } else if name == FLAGS {
                 overrides = FlagOverrides::parse(&text()).map_err(|why| damaged(name, &why))?;
             } else if name == KUBELET {

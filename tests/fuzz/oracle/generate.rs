@@ -9,6 +9,8 @@ use serde::Deserialize;
 pub struct Texts {
     /// What was wrong once, or is rare among random ones.
     pub regressions: Vec<String>,
+    /// Whole documents, with their kind or without.
+    pub documents: Vec<String>,
     fields: Vec<Fields>,
     maps: Vec<MapField>,
     raw: Vec<String>,
@@ -37,6 +39,20 @@ pub fn with_head(text: &str) -> String {
     match text.strip_prefix("---\n") {
         Some(text) => format!("---\n{}{text}", HEAD.concat()),
         None => format!("{}{text}", HEAD.concat()),
+    }
+}
+
+/// The same as a file of the node, some of them followed by what no kubelet reads.
+pub fn own_file(text: &str, number: usize) -> String {
+    match number % 12 {
+        0 => format!("{text}\n---\nmaxPods: 1\n"),
+        1 => format!("{text}\n---\n\t{{[\n"),
+        2 => format!("{text}\n...\n@@\n"),
+        3 => format!("{text}\n---\n"),
+        4 => text.replacen("kind:", "Kind:", 1),
+        5 => text.replacen("apiVersion:", "APIVersion:", 1),
+        6 => format!("{text}\n--- |\n x\n"),
+        _ => text.to_owned(),
     }
 }
 

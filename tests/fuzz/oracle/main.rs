@@ -37,13 +37,6 @@ const STRICTER: &[(&str, &str)] = &[
     ("leads out of the payload", "no digest would cover what it names"),
 ];
 
-/// What the kubelet's decoder refuses and we read, by what it says. What we render is JSON, so it means what it says.
-const LENIENT: &[(&str, &str)] = &[("found unknown escape character", "`\\/`, which YAML has had since 1.2")];
-
-/// Keys that the kubelet takes for booleans and calls "true" and "false". We leave them as they are spelt: no field, resource
-/// or gate has such a name, so both sides call them unknown.
-const BOOLEAN_KEYS: [&str; 2] = ["true", "false"];
-
 /// A seed that every run has, so that a change of the code meets what it met before.
 const SEED: u64 = 13;
 
@@ -57,6 +50,7 @@ fn what_we_say_of_a_configuration_is_what_the_kubelet_says() {
     println!("ORACLE_SEED={seed} ORACLE_TEXTS={texts}");
     let mut cases: Vec<(String, String)> =
         TEXTS.regressions.iter().map(|text| ("by hand".to_owned(), generate::with_head(text))).collect();
+    cases.extend(TEXTS.documents.iter().map(|text| ("by hand, a document".to_owned(), text.clone())));
     for seed in [SEED, seed] {
         cases.extend(
             (0..texts).map(|number| (format!("seed {seed}, text {number}"), Generator::new(seed, number).text())),
@@ -67,8 +61,12 @@ fn what_we_say_of_a_configuration_is_what_the_kubelet_says() {
     let work = |worker: usize| {
         let kubelet = Kubelet::new(&kubelet, dir.path().join(worker.to_string()));
         let (mut wrong, mut tally) = (Vec::new(), Tally::new());
-        while let Some((name, text)) = cases.get(usize::try_from(next.fetch_add(1, Ordering::Relaxed)).unwrap()) {
-            if let Err(why) = kubelet.compare(text, &mut tally) {
+        while let number = usize::try_from(next.fetch_add(1, Ordering::Relaxed)).unwrap()
+            && let Some((name, text)) = cases.get(number)
+        {
+            let own = generate::own_file(text, number);
+            let found = [(text, kubelet.compare(text, &mut tally)), (&own, kubelet.compare_own(&own, &mut tally))];
+            for (text, why) in found.into_iter().filter_map(|(text, found)| Some((text, found.err()?))) {
                 wrong.push(format!("{name}: {why}\n--- text\n{text}\n--- {text:?}\n"));
             }
         }
@@ -97,7 +95,7 @@ fn what_we_say_of_a_configuration_is_what_the_kubelet_says() {
     }
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.iter().map(|it| it.as_str()).collect::<String>());
     // All of it was met, or the generator shows nothing.
-    for verdict in ["valid", "load", "validate", "duplicate", "unknown", "stricter"] {
+    for verdict in ["valid", "load", "validate", "duplicate", "unknown", "stricter", "own", "own, refused"] {
         assert!(tally.get(verdict).is_some_and(|count| *count > 1), "no {verdict}: {tally:?}");
     }
 }
@@ -165,7 +163,7 @@ impl<'a> Kubelet<'a> {
         let unknown = strict
             .rsplit_once("found unknown field: ")
             .map(|(_, rest)| rest.split(", error found in #").next().unwrap_or_default().to_owned());
-        let duplicate = !strict.is_empty() && unknown.is_none();
+        let duplicate = strict.contains("already set in map");
         let mut dump = dump::read(&said);
         // It is left out of what we render, on purpose: kubelets from v1.24 on refuse it.
         if let Some(all) = dump.as_mut().and_then(|dump| dump.get_mut("FeatureGates"))
@@ -192,14 +190,9 @@ impl<'a> Kubelet<'a> {
         if matches!(native.verdict, Verdict::Load(_)) && text.contains("DynamicKubeletConfig") {
             return Ok(());
         }
-        if let Verdict::Load(why) = &native.verdict
-            && LENIENT.iter().any(|(said, _)| why.contains(said))
-        {
-            return Ok(());
-        }
-        let ours = match self.render(text) {
+        let ours = match self.render(Some(text), None) {
             Ok(ours) => ours,
-            Err(RenderFault::Payload(why) | RenderFault::Local(why)) => {
+            Err(RenderFault::Payload(why) | RenderFault::Local(why) | RenderFault::DropIn(why)) => {
                 let meant = STRICTER.iter().any(|(said, _)| why.contains(said));
                 if meant {
                     *tally.entry("stricter").or_default() += 1;
@@ -230,7 +223,7 @@ impl<'a> Kubelet<'a> {
             ));
         }
         if let (Some(one), Some(other)) = (&native.dump, &given.dump)
-            && dump::differs(one, other, !text.ends_with('\n'))
+            && dump::differs(one, other)
         {
             return Err(format!(
                 "it comes to something else as we render it ({}): {}",
@@ -239,14 +232,49 @@ impl<'a> Kubelet<'a> {
             ));
         }
         Self::problems(&native, &ours, tally)?;
-        native.dump.as_ref().map_or(Ok(()), |dump| effective(&ours, dump, !text.ends_with('\n')))
+        native.dump.as_ref().map_or(Ok(()), |dump| effective(&ours, dump))
     }
 
-    fn render(&self, text: &str) -> Result<Configuration, RenderFault> {
+    /// A file of the node: what this kubelet starts with we read, and nothing else; what it only warns of is a note.
+    fn compare_own(&self, text: &str, tally: &mut Tally) -> Result<(), String> {
+        let native = self.load(text);
+        let ours = self.render(None, Some(text));
+        let ours = match (&native.verdict, ours) {
+            (Verdict::Load(_), Err(_)) => {
+                *tally.entry("own, refused").or_default() += 1;
+                return Ok(());
+            }
+            (verdict, Err(why)) => return Err(format!("as an own file we refuse it: {why}; the kubelet: {verdict:?}")),
+            (_, Ok(ours)) => ours,
+        };
+        *tally.entry("own").or_default() += 1;
+        let given = self.load(&ours.value.to_string());
+        let same = match (&native.verdict, &given.verdict) {
+            (Verdict::Valid(_), Verdict::Valid(_))
+            | (Verdict::Load(_), Verdict::Load(_))
+            | (Verdict::Validate(_), Verdict::Validate(_)) => true,
+            _ => false,
+        };
+        if !same {
+            return Err(format!("an own file: {:?}; as we read it: {:?}", native.verdict, given.verdict));
+        }
+        if let (Some(one), Some(other)) = (&native.dump, &given.dump)
+            && dump::differs(one, other)
+        {
+            return Err(format!("an own file comes to something else: {}", dump::difference(one, other)));
+        }
+        let twice = ours.notes.iter().any(|note| note.starts_with("duplicate field"));
+        if !matches!(native.verdict, Verdict::Load(_)) && native.duplicate != twice {
+            return Err(format!("in an own file a field stands twice: {}, to us: {twice}", native.duplicate));
+        }
+        if ours.problems.is_empty() { Ok(()) } else { Err(format!("an own file has problems: {:?}", ours.problems)) }
+    }
+
+    fn render(&self, payload: Option<&str>, local: Option<&str>) -> Result<Configuration, RenderFault> {
         let dir = self.dir.display().to_string();
         render(&RenderInput {
-            payload: Some(Text { text, dir: &dir }),
-            local: None,
+            payload: payload.map(|text| Text { text, dir: &dir }),
+            local: local.map(|text| Text { text, dir: &dir }),
             merge: Merge::Replace,
             keys: &|_| None,
             configs: None,
@@ -270,7 +298,7 @@ impl<'a> Kubelet<'a> {
         if native.duplicate != twice {
             return Err(format!("a field stands twice to the kubelet: {}, to us: {messages:?}", native.duplicate));
         }
-        if let Some(field) = native.unknown.as_ref().filter(|field| !BOOLEAN_KEYS.contains(&field.as_str())) {
+        if let Some(field) = &native.unknown {
             *tally.entry("unknown").or_default() += 1;
             let named = |message: &String| {
                 message.split([':', ' ', '?']).any(|word| word == field || word.ends_with(&format!(".{field}")))
@@ -286,7 +314,7 @@ impl<'a> Kubelet<'a> {
 }
 
 /// The effective view, defaults included, against what the kubelet goes by.
-fn effective(ours: &Configuration, dump: &Value, cut: bool) -> Result<(), String> {
+fn effective(ours: &Configuration, dump: &Value) -> Result<(), String> {
     let sources = Sources {
         configuration: &ours.value,
         local: "",
@@ -302,20 +330,27 @@ fn effective(ours: &Configuration, dump: &Value, cut: bool) -> Result<(), String
     let spelt = |path: &str| fields.iter().filter(|field| field.path.eq_ignore_ascii_case(path)).count();
     // Keys of a map may differ in their case alone; the dump is looked up without it.
     for field in fields.iter().filter(|field| spelt(&field.path) == 1) {
-        // It becomes "/" after that line was logged.
-        let Some(value) = running.get(&field.path.to_ascii_lowercase()).filter(|_| field.path != "cgroupRoot") else {
+        let is_set = |path: &str| {
+            fields.iter().any(|field| field.path == path && !matches!(field.value.as_str(), None | Some("")))
+        };
+        // They become "/", and what `reservedSystemCPUs` says, after that line was logged.
+        let later = |path: &str| path == "cgroupRoot" || (path == "systemReserved.cpu" && is_set("reservedSystemCPUs"));
+        let Some(value) = running.get(&field.path.to_ascii_lowercase()).filter(|_| !later(&field.path)) else {
             continue;
         };
         let same = match &field.value {
             Value::Null => continue, // it depends on the node
             // Of a map that has become empty.
             Value::Object(fields) if fields.is_empty() => value == &field.value || value.is_null(),
-            Value::String(text) if cut && text.ends_with('\n') => value.as_str() == Some(text.trim_end_matches('\n')),
             Value::String(text) => {
                 let (sign, length) = text.strip_prefix('-').map_or((1, text.as_str()), |rest| (-1, rest));
                 let nanos = length.parse::<GoDuration>().ok().and_then(|it| i128::try_from(it.0.as_nanos()).ok());
                 let dumped = value.as_i64().map(i128::from);
                 value == &field.value || (dumped.is_some() && dumped == nanos.map(|nanos| sign * nanos))
+            }
+            // Any number below zero is no limit, and it says so with -1.
+            Value::Number(number) if field.path == "podPidsLimit" && value == -1 => {
+                number.as_i64().is_some_and(|limit| limit < 0)
             }
             other => value == other,
         };

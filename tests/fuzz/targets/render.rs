@@ -1,7 +1,7 @@
 //! YAML, rendering and flags: what comes of a payload is the same however it is spelt, and however often it is rendered.
 
-use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::{FlagOverrides, KubeletArgs};
+use kubelet_config::own_files::DropIn;
 use kubelet_config::rendering::{Configuration, RenderFault, RenderInput, Text, render};
 use kubelet_config::source::Merge;
 use kubelet_config::yaml;
@@ -43,7 +43,7 @@ fn spelling(text: &str) {
 
 fn rendering(payload: &str, local: Option<&str>, drop_in: &str, overrides: &FlagOverrides, merge: Merge) {
     let args = KubeletArgs::parse(&["--v=2".to_owned(), "--max-pods=7".to_owned()]);
-    let drop_ins = [DropIn { path: "/etc/k/conf.d/10.conf".to_owned(), text: drop_in.to_owned() }];
+    let drop_ins = [DropIn::new("/etc/k/conf.d/10.conf", drop_in)];
     let run = |payload: &str, local: Option<&str>| {
         render(&RenderInput {
             payload: Some(Text { text: payload, dir: "/d/1" }),
@@ -59,7 +59,9 @@ fn rendering(payload: &str, local: Option<&str>, drop_in: &str, overrides: &Flag
     };
     let first = match run(payload, local) {
         Ok(first) => first,
-        Err(RenderFault::Payload(why) | RenderFault::Local(why)) => return super::assert_message(&why, 4096),
+        Err(RenderFault::Payload(why) | RenderFault::Local(why) | RenderFault::DropIn(why)) => {
+            return super::assert_message(&why, 4096);
+        }
     };
     assert!(first.effective.is_object(), "{}", first.effective);
     let same = |other: &Configuration, why: &str| {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kubelet_config::digest::Digest;
-use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::FlagOverrides;
+use kubelet_config::own_files::DropIn;
 use kubelet_config::rendering::Configuration;
 use kubelet_config::source::Source;
 use kubelet_supervisor::adapters::store::{FsStore, GivenFiles};
@@ -32,7 +32,7 @@ fn file(n: u32, name: &str) -> PathBuf {
 }
 
 fn drop_ins(n: u32) -> Vec<DropIn> {
-    let drop_in = |name: &str| DropIn { path: format!("/etc/conf.d/{name}.conf"), text: format!("{name}: {n}\n") };
+    let drop_in = |name: &str| DropIn::new(format!("/etc/conf.d/{name}.conf"), format!("{name}: {n}\n"));
     ["10-b", "20-a"].map(drop_in).into()
 }
 

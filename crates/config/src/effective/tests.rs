@@ -28,7 +28,9 @@ fn set(node: &Node<'_>) -> BTreeMap<String, (Value, String)> {
 }
 
 fn all(node: &Node<'_>, minor: Option<u64>) -> BTreeMap<String, (Value, String)> {
-    let drop_in = |(path, text): &(&str, &str)| DropIn { path: (*path).to_owned(), text: (*text).to_owned() };
+    let drop_in = |(path, text): &(&str, &str)| {
+        DropIn::new(*path, format!("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n{text}"))
+    };
     let drop_ins: Vec<DropIn> = node.drop_ins.iter().map(drop_in).collect();
     let from = Sources {
         configuration: &node.configuration,

@@ -33,7 +33,7 @@ fn of<'a>(payload: &'a str, args: &'a KubeletArgs, overrides: &'a FlagOverrides)
 }
 
 fn drop_in(text: &str) -> DropIn {
-    DropIn { path: "/etc/k/conf.d/10.conf".to_owned(), text: text.to_owned() }
+    DropIn::new("/etc/k/conf.d/10.conf", format!("{HEAD}{text}"))
 }
 
 fn run(case: &Case<'_>) -> Result<Configuration, RenderFault> {
@@ -231,7 +231,7 @@ fn fields_shadowed_by_flags_are_named() {
 fn the_effective_configuration_has_drop_ins_and_flags_over_it() {
     let args = KubeletArgs::parse(&["--max-pods=7".to_owned(), "--feature-gates=A=true".to_owned()]);
     let text = format!("{HEAD}maxPods: 5\nkubeAPIQPS: 9\nsyncFrequency: 1m\n");
-    let drop_ins = &[drop_in("kubeAPIQPS: 10\nsyncFrequency: null"), drop_in("not: [yaml")];
+    let drop_ins = &[drop_in("kubeAPIQPS: 10\nsyncFrequency: null")];
     let overrides = FlagOverrides::default();
     let ingredients = RenderInput { drop_ins, ..of(&text, &args, &overrides) };
     let mut effective = render(&ingredients).unwrap().effective;

@@ -1,9 +1,7 @@
 //! What is wrong with a text, as its author is told: where, what, and what to write instead. The parser's own messages are
 //! for those who program with it.
 
-use serde_yaml::budget::BudgetBreach;
-use serde_yaml::granit_parser::ErrorKind;
-use serde_yaml::{Error, ExternalMessageSource, MessageFormatter as _, UserMessageFormatter};
+use serde_yaml::granit_parser::{ErrorKind, ScanError, Span};
 
 use crate::bounds::{plain, shortened};
 
@@ -20,66 +18,81 @@ const QUOTED: usize = 60;
 /// Characters of a message that is not ours.
 const LONGEST: usize = 200;
 
-/// One line: where it is, what is wrong, and what to do.
-pub(super) fn explain(error: &Error) -> String {
-    let error = match error.without_snippet() {
-        Error::AliasError { error, .. } => error.as_ref(),
-        error => error,
-    };
-    let place = error.location().map(|at| format!("line {}, column {}: ", at.line(), at.column()));
-    format!("{}{}", place.unwrap_or_default(), message(error))
+/// Why a text cannot be read.
+#[derive(Clone, Debug)]
+pub(super) struct Fault {
+    /// Line and column, from 1 on.
+    pub(super) place: Option<(usize, usize)>,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    Syntax(ErrorKind),
+    ControlCharacter,
+    /// An escape of JSON in YAML.
+    Escape,
+    Ends,
+    MoreDocuments,
+    /// It is infinite, or not a number.
+    NoNumber(String),
+    NotItsTag,
+    /// A field's name is no text, and cannot become one.
+    NoName,
+    /// Behind `<<`.
+    NoMapping,
+    TooDeep,
+    TooMany,
+    Aliases,
+}
+
+impl Fault {
+    pub(super) fn at(span: &Span, what: What) -> Self {
+        Self { place: Some((span.start.line(), span.start.col() + 1)), what }
+    }
+
+    pub(super) fn syntax(error: &ScanError) -> Self {
+        let at = error.marker();
+        Self { place: Some((at.line(), at.col() + 1)), what: What::Syntax(error.kind().clone()) }
+    }
+
+    /// One line: where it is, what is wrong, and what to do.
+    pub(super) fn explain(&self) -> String {
+        let place = self.place.map(|(line, column)| format!("line {line}, column {column}: "));
+        format!("{}{}", place.unwrap_or_default(), message(&self.what))
+    }
 }
 
 /// Which field stands twice, and where it does so again.
-pub(super) fn duplicate(error: &Error) -> String {
-    match error.without_snippet() {
-        Error::DuplicateMappingKey { key: Some(key), location } => {
-            format!("{}, line {}, column {}", shown(key), location.line(), location.column())
-        }
-        _ => explain(error),
-    }
+pub(super) fn twice(name: &str, span: &Span) -> String {
+    format!("{}, line {}, column {}", shown(name), span.start.line(), span.start.col() + 1)
 }
 
-fn message(error: &Error) -> String {
-    if let Error::ExternalMessage { source, .. } = error
-        && let ExternalMessageSource::Parser(error) = source.as_ref()
-    {
-        return syntax(error.kind());
-    }
-    let text = match error {
-        Error::MultipleDocuments { .. } => {
+fn message(what: &What) -> String {
+    let text = match what {
+        What::Syntax(kind) => return syntax(kind),
+        What::ControlCharacter => "a control character",
+        What::Escape => {
+            "an escape of JSON, which YAML has not: write / without \\, and a character as it is, or all of it as JSON"
+        }
+        What::Ends => "it ends in the middle of a value",
+        What::MoreDocuments => {
             "it holds more than one YAML document (---), and the kubelet would silently ignore all but the first: keep one"
         }
-        Error::Eof { .. } => "it ends in the middle of a value",
-        Error::UnknownAnchor { .. } => {
-            "an alias (*NAME) without an anchor (&NAME) above it: write the value out, or quote what begins with *"
-        }
-        Error::UnsupportedTag { tag, .. } => return format!("the tag {} cannot be read: leave it out", shown(tag)),
-        Error::NonFiniteFloat { value, .. } => {
+        What::NoNumber(value) => {
             return format!(
                 "{} is no number in JSON, which the kubelet turns it into: quote it if it is a text",
                 shown(value)
             );
         }
-        Error::InvalidScalar { .. } | Error::InvalidBinaryBase64 { .. } | Error::BinaryNotUtf8 { .. } => {
-            "a value that is not what its tag (!!) says: leave the tag out"
-        }
-        Error::Unexpected { expected: "string scalar", .. } => "the name of a field must be a text",
-        Error::MergeValueNotMapOrSeqOfMaps { .. } => "<< takes an alias of a mapping (<<: *NAME), or a list of them",
-        Error::DuplicateMappingKey { .. } => return format!("a field stands twice: {}", duplicate(error)),
-        Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => return too_deep(),
-        Error::Budget { breach: BudgetBreach::Nodes { .. } | BudgetBreach::Events { .. }, .. } => {
-            return format!("more than {MAX_NODES} values: no configuration of a kubelet is that large");
-        }
-        Error::Budget { .. }
-        | Error::AliasReplayCounterOverflow { .. }
-        | Error::AliasReplayLimitExceeded { .. }
-        | Error::AliasExpansionLimitExceeded { .. }
-        | Error::AliasReplayStackDepthExceeded { .. }
-        | Error::RecursiveReferencesRequireWeakTypes { .. } => {
+        What::NotItsTag => "a value that is not what its tag (!!) says: leave the tag out",
+        What::NoName => "the name of a field must be a text",
+        What::NoMapping => "<< takes an alias of a mapping (<<: *NAME), or a list of them",
+        What::TooDeep => return too_deep(),
+        What::TooMany => return format!("more than {MAX_NODES} values: no configuration of a kubelet is that large"),
+        What::Aliases => {
             "its aliases (*NAME) grow to more than a configuration of a kubelet can be: write the values out"
         }
-        error => return one_line(&UserMessageFormatter.format_message(error)),
     };
     text.to_owned()
 }
@@ -118,7 +131,13 @@ fn syntax(kind: &ErrorKind) -> String {
         ErrorKind::ExpectedFlowMappingSeparator => "a mapping without ',' or '}' where it must go on or end",
         ErrorKind::MisplacedFlowCollectionEnd => "a bracket is closed that was not opened",
         ErrorKind::MismatchedFlowCollectionEnd { open, close } => return format!("'{open}' is closed by '{close}'"),
-        ErrorKind::UnknownAnchor | ErrorKind::MissingAnchorOrAliasName => {
+        ErrorKind::UnexpectedEof | ErrorKind::UnexpectedEofBlockSequence | ErrorKind::UnexpectedEofBlockMapping => {
+            "it ends in the middle of a value"
+        }
+        ErrorKind::UnknownAnchor => {
+            "an alias (*NAME) without an anchor (&NAME) above it: write the value out, or quote what begins with *"
+        }
+        ErrorKind::MissingAnchorOrAliasName => {
             "an alias (*NAME) without an anchor (&NAME) above it: write the value out, or quote what begins with * or &"
         }
         ErrorKind::UndeclaredTagHandle | ErrorKind::InvalidTagTerminator => {
@@ -191,7 +210,7 @@ mod tests {
             ("a: !!int x\n", "1:10", "a value that is not what its tag (!!) says: leave the tag out"),
             ("a: !x!y z\n", "1:4", "a tag that cannot be read: leave it out, or quote what begins with !"),
             ("a: .nan\n", "1:4", &format!(".nan {json}")),
-            ("a: 1e999\n", "1:4", &format!("1e999 {json}")),
+            ("a: -.INF\n", "1:4", &format!("-.inf {json}")),
             ("<<: 1\n", "1:5", "<< takes an alias of a mapping (<<: *NAME), or a list of them"),
             ("? [a]\n: 1\n", "1:3", "the name of a field must be a text"),
             (

@@ -96,8 +96,8 @@ pub(crate) async fn running(client: &Client, node: &str) -> Result<Value, Failur
     let Some(Value::Object(mut fields)) = answer.get("kubeletconfig").cloned() else {
         return Err(Failure::new(format!("{what}: the kubelet's answer has no \"kubeletconfig\"")));
     };
-    fields.insert("kind".to_owned(), kubelet_config::document::KIND.into());
-    fields.insert("apiVersion".to_owned(), kubelet_config::document::API_VERSION.into());
+    fields.insert("kind".to_owned(), kubelet_config::own_files::KIND.into());
+    fields.insert("apiVersion".to_owned(), kubelet_config::own_files::API_VERSION.into());
     Ok(Value::Object(fields))
 }
 
@@ -131,7 +131,7 @@ fn only_key(data: &serde_json::Map<String, Value>) -> String {
 /// A line on what is wrong.
 fn parse(text: &str) -> Result<(Value, Vec<FieldProblem>), String> {
     let mut document = yaml::parse(text)?;
-    kubelet_config::document::check_kind(&mut document.value, true)?;
+    kubelet_config::own_files::check_kind(&mut document.value, true)?;
     let mut problems = schema::problems(&document.value);
     problems.extend(document.duplicate.map(FieldProblem::Duplicate));
     Ok((document.value, problems))

@@ -116,7 +116,7 @@ impl Options {
         if let Some(duplicate) = document.duplicate {
             return Err(fail(format!("a field stands twice, and the kubelet would go by the last one: {duplicate}")));
         }
-        kubelet_config::document::check_kind(&mut document.value, self.overlay)
+        kubelet_config::own_files::check_kind(&mut document.value, self.overlay)
             .map_err(|why| fail(format!("{why}, so this is no KubeletConfiguration")))?;
         Ok(schema::problems(&document.value))
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_config::digest::Digest;
-use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::own_files::DropIn;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{Merge, Payload, Source};
 use kubelet_supervisor::adapters::kube::KubeCluster;

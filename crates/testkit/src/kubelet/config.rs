@@ -81,7 +81,10 @@ impl Loaded {
             let load =
                 |why: String| walk(format!("failed to load kubelet dropin file, path: {}, {why}", path.display()));
             let text = std::fs::read_to_string(&path).map_err(|error| load(format!("error: {}", go_error(&error))))?;
-            let (patch, _) = parse_yaml(first_document(&text)).map_err(|why| load(format!("error: {why}")))?;
+            let (patch, twice) = parse_yaml(first_document(&text)).map_err(|why| load(format!("error: {why}")))?;
+            if let Some(why) = twice {
+                return Err(load(format!("error: strict decoding error: {why}")));
+            }
             let is = |key: &str, expected: &str| patch.get(key).and_then(Value::as_str) == Some(expected);
             if !is("kind", "KubeletConfiguration") || !is("apiVersion", "kubelet.config.k8s.io/v1beta1") {
                 return Err(load("error: no apiVersion/kind".to_owned()));

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use kubelet_config::drop_in::DropIn;
 use kubelet_config::flags::KubeletArgs;
+use kubelet_config::own_files::DropIn;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::Merge;
 use kubelet_config::status::NodeConfigStatus;

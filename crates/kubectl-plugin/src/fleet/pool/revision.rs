@@ -141,7 +141,7 @@ fn render(
         ));
     }
     let mut document = Value::Object(configuration.clone());
-    kubelet_config::document::check_kind(&mut document, true)
+    kubelet_config::own_files::check_kind(&mut document, true)
         .map_err(|why| format!("spec.kubeletConfiguration: {why}"))?;
     let text =
         serde_json::to_string_pretty(&document).map_err(|error| format!("spec.kubeletConfiguration: {error}"))?;
