@@ -37,6 +37,7 @@ mod liveness;
 mod local_files;
 mod on_request;
 mod operate;
+mod payloads;
 mod policy;
 mod process;
 mod proposal;

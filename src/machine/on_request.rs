@@ -10,7 +10,7 @@ use super::evidence::{Environment, Query};
 use super::io::{Afterwards, Effect, FetchError, StoreRequest};
 use super::model::{LoadTarget, Moment, RenderError, Rendered, Verdict};
 use super::records::{Phase, Version};
-use super::{Level, Run, State, limits};
+use super::{Level, Run, State, limits, payloads};
 use kubelet_config::hazard;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
@@ -163,6 +163,9 @@ impl State {
                 if !request.is_for(&source) {
                     let why = format!("what is there is another version: {source}");
                     return self.answer_request(PreflightResult::Inconclusive, &why);
+                }
+                if self.has_other_bytes(&source, &payload) {
+                    return self.answer_request(PreflightResult::Inconclusive, &payloads::told(&source));
                 }
                 let target = LoadTarget::Unassigned(source.clone(), payload);
                 let load = |ticket| Effect::Store(StoreRequest::Load(ticket, target));

@@ -179,6 +179,7 @@ impl State {
             (Asker::Start, Answer::PreflightDone(verdict)) => self.next_verdict(verdict),
             (Asker::StateFiles, Answer::StateFilesSwapped(result)) => self.state_files_swapped(result),
             (Asker::Change, Answer::Saved(result)) => self.checkpoint_saved(result),
+            (Asker::Change, Answer::OtherBytesSaved) => self.checkpoint_refused(),
             (Asker::Change, Answer::Loaded(_, result)) => self.change_loaded(result),
             (Asker::Change, Answer::PreflightDone(verdict)) => self.change_verdict(verdict),
             (Asker::PreflightOnRequest, Answer::ConfigMapFetched(result)) => self.config_map_fetched(result),
@@ -228,6 +229,7 @@ impl State {
         self.tick_reset();
         self.tick_hung();
         self.tick_commands();
+        self.tick_lie();
         self.tick_change();
         self.tick_fallback();
         self.tick_tries();

@@ -18,7 +18,7 @@ use kubelet_supervisor::machine::{Answer, FetchError, Input, Ticket};
 use super::values::{payload, reference, rendered, source};
 
 /// How many there are.
-pub const KINDS: usize = 38;
+pub const KINDS: usize = 39;
 
 /// Its number. Whoever adds an input adds it here, to [`KINDS`] and to [`make`].
 pub fn kind(input: &Input) -> usize {
@@ -61,6 +61,7 @@ pub fn kind(input: &Input) -> usize {
         Input::PreflightRequested { .. } => 35,
         Input::Answer(_, Answer::StreamsObserved(..)) => 36,
         Input::Retire => 37,
+        Input::Answer(_, Answer::OtherBytesSaved) => 38,
     }
 }
 
@@ -120,6 +121,7 @@ pub fn make(kind: usize, seed: u8) -> Input {
         35 => preflight(seed),
         36 => Input::Answer(ticket, Answer::StreamsObserved(streams(seed))),
         37 => Input::Retire,
+        38 => Input::Answer(ticket, Answer::OtherBytesSaved),
         _ => Input::Tick,
     }
 }

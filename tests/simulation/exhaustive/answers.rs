@@ -89,7 +89,7 @@ impl World {
                 (self.records, self.written) = (*records, true);
                 Some(Input::Answer(ticket, Answer::Recorded(Ok(()))))
             }
-            StoreRequest::Save(ticket, source, _) => {
+            StoreRequest::Save(ticket, source, _) | StoreRequest::SaveAnew(ticket, source, _) => {
                 self.checkpoints.insert(source);
                 Some(Input::Answer(ticket, Answer::Saved(Ok(()))))
             }

@@ -189,8 +189,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "it is saved under another version",
         file: "machine/change.rs",
         function: "consider",
-        original: "StoreRequest::Save(ticket, of, payload)",
-        mutated: r#"StoreRequest::Save(ticket, Source { resource_version: "1".to_owned(), ..of }, payload)"#,
+        original: "(source.clone(), payload.identity())",
+        mutated: r#"(Source { resource_version: "1".to_owned(), ..source.clone() }, payload.identity())"#,
     },
     Mutant {
         law: Law::NothingLost,

@@ -160,7 +160,7 @@ impl ports::Store for Disk {
                 self.records = *records;
                 Input::Answer(ticket, Answer::Recorded(Ok(())))
             }
-            StoreRequest::Save(ticket, source, payload) => {
+            StoreRequest::Save(ticket, source, payload) | StoreRequest::SaveAnew(ticket, source, payload) => {
                 self.checkpoints.insert(source, Payload::clone(&payload));
                 Input::Answer(ticket, Answer::Saved(Ok(())))
             }

@@ -62,6 +62,8 @@ pub struct Store {
     pub damaged: BTreeSet<String>,
     /// Checkpoints are saved, and are not there.
     pub loses_checkpoints: bool,
+    /// Of these other bytes were saved, in another life.
+    pub other_bytes: BTreeSet<String>,
     /// EIO for the record.
     pub record_unreadable: bool,
     /// Whether there is a policy.
@@ -211,7 +213,10 @@ impl Node {
                 let result = written.map(|()| self.store.record(&records));
                 Some(Input::Answer(ticket, Answer::Recorded(result)))
             }
-            StoreRequest::Save(ticket, source, _) => {
+            StoreRequest::Save(ticket, source, _) if self.store.other_bytes.contains(&source.reference.name) => {
+                Some(Input::Answer(ticket, Answer::OtherBytesSaved))
+            }
+            StoreRequest::Save(ticket, source, _) | StoreRequest::SaveAnew(ticket, source, _) => {
                 if written.is_ok() && !self.store.loses_checkpoints {
                     self.store.checkpoints.insert(source);
                 }
