@@ -38,6 +38,17 @@ impl Policy {
         Admission { policy, acknowledgeable, ..Admission::default() }
     }
 
+    /// What it says of ConfigMaps in this namespace, whatever is in them.
+    pub(crate) fn of_namespace(&self, namespace: &str) -> Admission {
+        let refused = match &self.0 {
+            Ok(LocalPolicy { policy: Some(policy), label_namespaces, .. }) => {
+                Admission::of_namespace(policy, namespace, label_namespaces)
+            }
+            _ => Admission::default(),
+        };
+        Admission { refused: refused.refused, refused_by_label: refused.refused_by_label, ..self.of_local() }
+    }
+
     /// Whose signatures count for this source, if that is asked.
     pub(crate) fn signatures_of(&self, source: &Source) -> Option<&Signatures> {
         self.in_force()?.signatures.as_ref().filter(|_| !source.is_local_files())

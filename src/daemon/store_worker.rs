@@ -72,6 +72,9 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             StoreRequest::SaveAnew(ticket, source, payload) => {
                 Input::Answer(ticket, Answer::Saved(plain(self.store.save(&source, &payload))))
             }
+            StoreRequest::JudgeNamespace(ticket, namespace) => {
+                Input::Answer(ticket, Answer::NamespaceJudged(Ok(Policy::read(&self.local).of_namespace(&namespace))))
+            }
             StoreRequest::Load(ticket, target) => {
                 // The binary as it was before: if it changes meanwhile, what comes of this is not known of the new one.
                 let kubelet = self.local.kubelet_id();

@@ -105,7 +105,7 @@ impl State {
     /// A change that is not assigned any more is not made, however far it is.
     fn drop_unassigned(&mut self) {
         let is_gone = |change: &Change| match &change.source {
-            Some(source) => self.sync.is_gone(source),
+            Some(source) => self.sync.is_gone(source) || self.namespace.refusal().is_some(),
             None => *self.sync.assignment() != Assignment::Local,
         };
         if self.change.as_ref().is_some_and(is_gone) {

@@ -35,6 +35,7 @@ mod ladder;
 mod launch;
 mod liveness;
 mod local_files;
+mod namespace;
 mod on_request;
 mod operate;
 mod payloads;

@@ -13,6 +13,7 @@ use super::records::{Phase, Version};
 use super::{Level, Run, State, limits, payloads};
 use kubelet_config::hazard;
 use kubelet_config::pods::PodInventory;
+use kubelet_config::policy::Admission;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
 use kubelet_config::readmission::Supplies;
 use kubelet_config::source::{Payload, Source};
@@ -46,6 +47,8 @@ struct Inquiry {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
+    /// The policy is asked for its namespace.
+    Asking(PreflightRequest),
     Fetching(PreflightRequest),
     Loading,
     Judging(Box<Rendered>),
@@ -123,9 +126,11 @@ impl State {
                 self.answer_request(PreflightResult::Inconclusive, why);
             }
             Ok(request) => {
-                let reference = request.reference.clone();
-                self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE, |ticket| Effect::Fetch(ticket, reference));
-                let (source, stage) = (Source::default(), Stage::Fetching(request));
+                let namespace = request.reference.namespace.clone();
+                self.ask(Asker::PreflightOnRequest, limits::STORE_DEADLINE, |ticket| {
+                    Effect::Store(StoreRequest::JudgeNamespace(ticket, namespace))
+                });
+                let (source, stage) = (Source::default(), Stage::Asking(request));
                 self.on_request.inquiry = Some(Inquiry { stage, source });
             }
         }
@@ -153,6 +158,26 @@ impl State {
             || self.asks.is_verdict_late(&self.clock)
             || !self.launch.is_idle()
             || self.is_unsaved() && self.writer.failure().is_none()
+    }
+
+    /// Nothing of a ConfigMap is fetched that the policy does not let be looked at.
+    pub(super) fn unassigned_permitted(&mut self, result: Result<Admission, String>) {
+        let Some(Inquiry { stage: Stage::Asking(request), source }) = self.on_request.inquiry.clone() else { return };
+        let admission = match result {
+            Ok(admission) => admission,
+            Err(why) => return self.put_off(&why),
+        };
+        if let Some(why) = self.unreadable_policy(&admission) {
+            return self.answer_request(PreflightResult::Inconclusive, &why);
+        }
+        match self.namespace_refusal(admission) {
+            Some(why) => self.answer_request(PreflightResult::PolicyRefused, &why),
+            None => {
+                let reference = request.reference.clone();
+                self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE, |ticket| Effect::Fetch(ticket, reference));
+                self.on_request.inquiry = Some(Inquiry { stage: Stage::Fetching(request), source });
+            }
+        }
     }
 
     pub(super) fn config_map_fetched(&mut self, result: Result<Arc<Payload>, FetchError>) {

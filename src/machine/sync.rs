@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::clock::Clock;
-use super::io::Effect;
 use super::model::{Moment, later};
 use super::{State, limits};
 use kubelet_config::assignment::Assignment;
@@ -161,6 +160,16 @@ impl ConfigSync {
         self.handled.as_ref() == Some(source)
     }
 
+    /// What was said of it is over.
+    pub(super) fn forget_error(&mut self) {
+        self.error = None;
+    }
+
+    /// It is not looked at any more.
+    pub(super) fn forget_config_map(&mut self) {
+        (self.config_map, self.handled, self.lie) = (ConfigMapState::Pending, None, None);
+    }
+
     /// Counts our own failures in a row from zero.
     fn next_failure(&self) -> u32 {
         self.retry.map_or(0, |(failures, _)| failures + 1)
@@ -216,7 +225,7 @@ impl State {
         let same_object = matches!((&before, &after), (Some(before), Some(after)) if before.same_object(after));
         if !same_object {
             self.sync.config_map = ConfigMapState::Pending;
-            self.effects.push(Effect::Watch(after));
+            self.seek_config_map(after);
         } else if matches!(self.sync.config_map, ConfigMapState::Checkpointed(_)) {
             // The bytes are gone; only a fresh download tells whether the version still stands.
             self.download_again();
@@ -225,6 +234,7 @@ impl State {
 
     pub(super) fn assigned_by_labels(&mut self, by_labels: bool) {
         if std::mem::replace(&mut self.sync.by_labels, by_labels) != by_labels {
+            self.ask_namespace();
             self.judge_change_anew();
             self.reconsider();
         }
@@ -236,7 +246,8 @@ impl State {
 
     pub(super) fn config_map_seen(&mut self, payload: Arc<Payload>) {
         let Some(reference) = self.sync.assigned_map() else { return };
-        if payload.namespace != reference.namespace || payload.name != reference.name {
+        let is_it = payload.namespace == reference.namespace && payload.name == reference.name;
+        if !is_it || !self.namespace.is_granted() {
             return; // from a watch that has been replaced
         }
         let source = payload.resolve(reference);
@@ -269,7 +280,7 @@ impl State {
             return;
         }
         if lie.ask_at.is_some() {
-            self.effects.push(Effect::Watch(self.sync.assigned_map().cloned()));
+            self.seek_again();
         }
         lie.ask_at = Some(self.clock.retry(&mut lie.asked, limits::RUNG_RETRY_FIRST, limits::RUNG_RETRY_MAX));
         self.sync.lie = Some(lie);
@@ -291,7 +302,7 @@ impl State {
 
     pub(super) fn config_map_failed(&mut self, why: String, definite: bool) {
         let seen = matches!(self.sync.config_map, ConfigMapState::Present(_) | ConfigMapState::Checkpointed(_));
-        if self.sync.assigned_map().is_none() || (seen && !definite) {
+        if self.sync.assigned_map().is_none() || (seen && !definite) || !self.namespace.is_granted() {
             return;
         }
         let since = match &self.sync.config_map {
@@ -303,15 +314,18 @@ impl State {
 
     /// What is to be done now; `None` while a failure of ours is not to be repeated yet.
     pub(super) fn resolution(&self) -> Option<Resolution> {
+        if let Some(refused) = self.refused_resolution() {
+            return Some(refused);
+        }
         self.sync.retry.is_none_or(|(_, at)| self.clock.reached(at)).then(|| self.sync.resolution(&self.clock))
     }
 
     /// Forgets that the ConfigMap was seen and asks for it again.
     pub(super) fn download_again(&mut self) {
         self.sync.handled = None;
-        if let Some(reference) = self.sync.assigned_map().cloned() {
+        if self.sync.assigned_map().is_some() {
             self.sync.config_map = ConfigMapState::Pending;
-            self.effects.push(Effect::Watch(Some(reference)));
+            self.seek_again();
         }
     }
 

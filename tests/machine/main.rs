@@ -8,6 +8,7 @@ mod drift;
 mod gate;
 mod hung;
 mod local_files;
+mod namespaces;
 mod payloads;
 mod policy;
 mod preflight;

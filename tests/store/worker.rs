@@ -473,6 +473,9 @@ fn other_bytes_under_a_known_version_are_not_saved() {
     assert!(disk.clone().remove(&seal).is_ok());
     assert_eq!(request("maxPods: 6\n", None), refused);
     assert_eq!(request("maxPods: 5\n", None), saved);
+    // A removal that was cut off.
+    assert!(disk.clone().remove(&seal).is_ok() && disk.clone().remove(&checkpoint).is_ok());
+    assert_eq!(request("maxPods: 5\n", None), saved);
     assert!(disk.rot(&seal));
     assert_eq!(request("maxPods: 5\n", None), saved, "a damaged seal says nothing");
     let mut worker = self::worker(disk, &local, &[]);

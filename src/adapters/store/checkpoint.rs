@@ -112,7 +112,8 @@ impl<D: Disk> FsStore<D> {
             Content::Garbage(_) => Ok(false),
             Content::Unreadable(why) => Err(StoreError::disk(&seal_path, why)),
             Content::Absent => match again(|| self.verify(source)) {
-                Ok(found) => Ok(found.files != payload.data),
+                // Files may be missing, where a removal was cut off.
+                Ok(found) => Ok(found.files.iter().any(|(key, text)| payload.data.get(key) != Some(text))),
                 Err(RenderError::Internal(why)) => Err(StoreError::new(why)),
                 Err(_) => Ok(false), // nothing is there
             },

@@ -645,7 +645,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "another assignment is not watched",
         file: "machine/sync.rs",
         function: "node_assignment",
-        original: "self.effects.push(Effect::Watch(after));",
+        original: "self.seek_config_map(after);",
         mutated: "",
     },
 ];

@@ -64,6 +64,8 @@ pub struct Store {
     pub loses_checkpoints: bool,
     /// Of these other bytes were saved, in another life.
     pub other_bytes: BTreeSet<String>,
+    /// Namespaces that the policy refuses.
+    pub foreign: BTreeSet<String>,
     /// EIO for the record.
     pub record_unreadable: bool,
     /// Whether there is a policy.
@@ -221,6 +223,12 @@ impl Node {
                     self.store.checkpoints.insert(source);
                 }
                 Some(Input::Answer(ticket, Answer::Saved(written)))
+            }
+            StoreRequest::JudgeNamespace(ticket, namespace) => {
+                let refused =
+                    self.store.foreign.contains(&namespace).then(|| format!("the node's policy: {namespace}"));
+                let admission = Admission { policy: self.store.policy.clone(), refused, ..Admission::default() };
+                Some(Input::Answer(ticket, Answer::NamespaceJudged(Ok(admission))))
             }
             StoreRequest::Load(ticket, target) => {
                 let result = if fails { Err(eio()) } else { self.load(&target) };
