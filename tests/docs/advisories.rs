@@ -155,20 +155,19 @@ fn advisories_are_renewed() {
     let (head, looked_up) = before.split_once("# Looked up").unwrap();
     let explained: Vec<&str> = head.lines().filter(|line| line.starts_with('#')).skip(1).collect();
     let title = looked_up.lines().next().unwrap_or_default();
-    let mut text = format!(
-        "# Advisories of RustSec on the packages of Cargo.lock, as of {date} (commit {commit} of its advisory-db): package, advisory,\n"
+    let title_line = format!(
+        "# Advisories of RustSec on the packages of Cargo.lock, as of {date} (commit {commit} of its advisory-db): package, advisory,"
     );
-    for line in explained.into_iter().chain(lines.iter().map(|(_, line)| line.as_str())) {
-        text += &format!("{line}\n");
-    }
-    text += &format!("\n# Looked up{title}\n");
-    let mut row = String::new();
+    let mut all: Vec<String> = vec![title_line];
+    all.extend(explained.into_iter().map(str::to_owned).chain(lines.into_iter().map(|(_, line)| line)));
+    all.extend([String::new(), format!("# Looked up{title}"), String::new()]);
     for name in &names {
-        if !row.is_empty() && row.len() + name.len() >= 120 {
-            text += &format!("{row}\n");
-            row.clear();
+        match all.last_mut() {
+            Some(row) if row.is_empty() => row.push_str(name),
+            Some(row) if row.len() + name.len() < 120 => row.extend([" ", name]),
+            _ => all.push(name.clone()),
         }
-        row += &format!("{}{name}", if row.is_empty() { "" } else { " " });
     }
-    std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("advisories.txt"), format!("{text}{row}\n")).unwrap();
+    let text = all.join("\n") + "\n";
+    std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("advisories.txt"), text).unwrap();
 }
