@@ -170,14 +170,12 @@ impl State {
         if let Some(why) = self.unreadable_policy(&admission) {
             return self.answer_request(PreflightResult::Inconclusive, &why);
         }
-        match self.namespace_refusal(admission) {
-            Some(why) => self.answer_request(PreflightResult::PolicyRefused, &why),
-            None => {
-                let reference = request.reference.clone();
-                self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE, |ticket| Effect::Fetch(ticket, reference));
-                self.on_request.inquiry = Some(Inquiry { stage: Stage::Fetching(request), source });
-            }
+        if let Some(why) = self.namespace_refusal(admission) {
+            return self.answer_request(PreflightResult::PolicyRefused, &why);
         }
+        let reference = request.reference.clone();
+        self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE, |ticket| Effect::Fetch(ticket, reference));
+        self.on_request.inquiry = Some(Inquiry { stage: Stage::Fetching(request), source });
     }
 
     pub(super) fn config_map_fetched(&mut self, result: Result<Arc<Payload>, FetchError>) {

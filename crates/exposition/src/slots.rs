@@ -63,7 +63,9 @@ impl Slots {
         let number = taken.last;
         taken.open.push(Open { number, peer, task: None });
         drop(taken); // a task that ends gives its slot back
-        out.into_iter().for_each(|task| task.abort());
+        if let Some(task) = out {
+            task.abort();
+        }
         Some(Slot { number, slots: self.clone() })
     }
 
@@ -100,10 +102,13 @@ impl Drop for Slot {
 
 /// One peer is one host: all of loopback, and of IPv6 a network of 64 bits, whose addresses any host in it can have.
 fn whose(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+    let address = address.to_canonical();
+    if address.is_loopback() {
+        return Ipv4Addr::LOCALHOST.into();
+    }
+    match address {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address => address,
+        IpAddr::V4(_) => address,
     }
 }
 
@@ -111,8 +116,8 @@ fn whose(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn peer(text: &str) -> Option<IpAddr> {
-        Some(text.parse().unwrap())
+    fn take(slots: &Slots, peer: &str) -> Option<Slot> {
+        slots.take(Some(peer.parse().unwrap()))
     }
 
     fn peers(slots: &Slots) -> Vec<String> {
@@ -124,11 +129,11 @@ mod tests {
         let slots = Slots::new(4);
         let mut held: Vec<Option<Slot>> = Vec::new();
         for address in ["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.2"] {
-            held.push(slots.take(peer(address)));
+            held.push(take(&slots, address));
         }
-        held.push(slots.take(peer("10.0.0.3")));
+        held.push(take(&slots, "10.0.0.3"));
         assert_eq!(peers(&slots), ["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3"]);
-        held.push(slots.take(peer("10.0.0.2")));
+        held.push(take(&slots, "10.0.0.2"));
         assert_eq!(peers(&slots), ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.2"], "its own oldest");
         assert!(slots.take(None).is_none(), "who is nobody's peer takes nobody's place");
         drop(held);
@@ -153,6 +158,6 @@ mod tests {
     fn places_of_nobody_are_kept() {
         let slots = Slots::new(1);
         let command = slots.take(None);
-        assert!(command.is_some() && slots.take(peer("10.0.0.1")).is_none());
+        assert!(command.is_some() && take(&slots, "10.0.0.1").is_none());
     }
 }
