@@ -246,9 +246,11 @@ impl State {
 
     pub(super) fn config_map_seen(&mut self, payload: Arc<Payload>) {
         let Some(reference) = self.sync.assigned_map() else { return };
-        let is_it = payload.namespace == reference.namespace && payload.name == reference.name;
-        if !is_it || !self.namespace.is_granted() {
+        if payload.namespace != reference.namespace || payload.name != reference.name {
             return; // from a watch that has been replaced
+        }
+        if !self.namespace.is_granted() {
+            return; // from one that the policy has ended
         }
         let source = payload.resolve(reference);
         if self.has_other_bytes(&source, &payload) {
