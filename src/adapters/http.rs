@@ -3,7 +3,7 @@
 
 mod command_queue;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use backon::{ExponentialBuilder, Retryable as _};
 pub(crate) use command_queue::CommandQueue;
 use exposition::http::{Answer, HEADER_TIMEOUT, Readiness, response};
+use exposition::slots::Slots;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
 
 use serde_json::Value;
 
@@ -38,9 +38,9 @@ pub(crate) struct Endpoints {
     /// The state, as of the latest step.
     pub(crate) page: Arc<Mutex<StatusPage>>,
     /// Bounds the connections to the listener, which every process of the node can open.
-    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) slots: Slots,
     /// Bounds those to the control socket, which only root can.
-    pub(crate) control_slots: Arc<Semaphore>,
+    pub(crate) control_slots: Slots,
 }
 
 /// See [`Endpoints`].
@@ -71,7 +71,7 @@ impl StatusPage {
 impl Endpoints {
     /// Nothing shown yet.
     pub(crate) fn new(metrics: Metrics) -> Self {
-        let slots = || Arc::new(Semaphore::new(CONNECTIONS));
+        let slots = || Slots::new(CONNECTIONS);
         Self { metrics, page: Arc::default(), slots: slots(), control_slots: slots() }
     }
 
@@ -86,10 +86,15 @@ impl Endpoints {
     }
 
     /// Serves a connection; commands are taken where there is a queue for them.
-    fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static + Send, commands: Option<&CommandQueue>) {
+    fn serve(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static + Send,
+        peer: Option<IpAddr>,
+        commands: Option<&CommandQueue>,
+    ) {
         let slots = if commands.is_some() { &self.control_slots } else { &self.slots };
         let (endpoints, commands) = (self.clone(), commands.cloned());
-        exposition::http::serve(stream, slots, move |request| {
+        exposition::http::serve(stream, peer, slots, move |request| {
             let (endpoints, commands) = (endpoints.clone(), commands.clone());
             async move {
                 match commands {
@@ -145,7 +150,7 @@ pub(crate) fn serve_tcp(address: SocketAddr, endpoints: Endpoints) {
         if is_taken {
             tracing::info!("metrics are served on {address}");
         }
-        exposition::http::accept(listener, |stream| endpoints.serve(stream, None)).await;
+        exposition::http::accept(listener, |stream, peer| endpoints.serve(stream, Some(peer), None)).await;
     });
 }
 
@@ -160,7 +165,7 @@ pub(crate) async fn serve_unix(path: PathBuf, endpoints: Endpoints, commands: Co
     tokio::spawn(async move {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => endpoints.serve(stream, Some(&commands)),
+                Ok((stream, _)) => endpoints.serve(stream, None, Some(&commands)),
                 Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
             }
         }
@@ -280,7 +285,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let endpoints = Endpoints::new(Metrics::new());
-        tokio::spawn(exposition::http::accept(listener, move |stream| endpoints.serve(stream, None)));
+        tokio::spawn(exposition::http::accept(listener, move |stream, peer| {
+            endpoints.serve(stream, Some(peer), None);
+        }));
         let stream = std::net::TcpStream::connect(address).unwrap();
         assert_eq!(send(stream, post("/command", r#"{"verb":"retry"}"#)).await.0, 405);
         for path in ["/status", "/status/", "/status?x", "//status", "/%73tatus", "http://x/status"] {
@@ -295,15 +302,15 @@ mod tests {
     async fn who_does_not_read_the_answer_keeps_no_slot() {
         use tokio::io::AsyncWriteExt as _;
 
-        let slots = Arc::new(Semaphore::new(1));
+        let slots = Slots::new(1);
         let (mut client, server) = tokio::io::duplex(64);
         let large = || response(StatusCode::OK, "text/plain", "x".repeat(1 << 20));
-        exposition::http::serve(server, &slots, move |_| std::future::ready(large()));
+        exposition::http::serve(server, None, &slots, move |_| std::future::ready(large()));
         client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(slots.available_permits(), 0, "it may be slow");
+        assert_eq!(slots.taken(), 1, "it may be slow");
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(slots.available_permits(), 1);
+        assert_eq!(slots.taken(), 0);
         drop(client);
     }
 

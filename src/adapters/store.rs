@@ -157,13 +157,12 @@ impl<D: Disk> FsStore<D> {
     }
 
     /// Makes a directory of files, which appears whole by one rename, as in native; a leftover of a crash before that is
-    /// removed first. What is there is damaged, or of a crash: it is removed last, after its seal.
+    /// removed first. What is there is damaged, or of a crash: it is removed last.
     fn write_whole<'a>(
         &self,
         dir: &Path,
         trees: &[&str],
         files: impl Iterator<Item = (&'a str, &'a str)>,
-        seal: Option<&Path>,
     ) -> Result<(), StoreError> {
         let temporary = fsx::temporary_beside(dir);
         let trees: Vec<PathBuf> = trees.iter().map(|tree| temporary.join(tree)).collect();
@@ -180,9 +179,7 @@ impl<D: Disk> FsStore<D> {
             for made in trees.iter().chain([&temporary]) {
                 self.disk.sync(made)?;
             }
-            for old in seal.into_iter().chain([dir]) {
-                self.disk.remove(old)?;
-            }
+            self.disk.remove(dir)?;
             self.disk.rename(&temporary, dir)?;
             self.disk.sync(dir.parent().unwrap_or(dir))
         };

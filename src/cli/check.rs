@@ -132,10 +132,11 @@ pub(super) fn file(
             Err(error) => return Ok(Err(error)),
         }
     }
-    // The annotation is nobody's yet: it will have to be what was signed.
+    // The annotations are nobody's yet: they will have to be what was signed.
     let comment = files.get(&format!("{KEY}{SIGNATURE_SUFFIX}")).and_then(|text| Comment::of_file(text).ok());
+    let courtesy = comment.as_ref().and_then(|comment| comment.courtesy().map(str::to_owned));
     let acknowledge = comment.map(|comment| comment.acknowledge());
-    let annotations = ConfigAnnotations { acknowledge, ..ConfigAnnotations::default() };
+    let annotations = ConfigAnnotations { acknowledge, courtesy, ..ConfigAnnotations::default() };
     let reference = ConfigMapRef { kubelet_config_key: KEY.to_owned(), ..ConfigMapRef::default() };
     let source = Source { reference, ..Source::default() };
     let dir = absolute.parent().unwrap_or(Path::new("/")).display().to_string();

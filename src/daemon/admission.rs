@@ -4,7 +4,7 @@ use super::render::{Payload, configuration};
 use crate::machine::model::RenderError;
 use crate::ports::{Checkpoint, Local, LocalPolicy};
 use kubelet_config::flags::{FlagOverrides, KubeletArgs};
-use kubelet_config::policy::{Admission, Candidate, NodePolicy, PolicyState, Signable, Signed};
+use kubelet_config::policy::{Admission, Candidate, NodePolicy, PolicyState, Signable, Signatures, Signed};
 use kubelet_config::source::{ConfigAnnotations, Merge, Source};
 use serde_json::Value;
 
@@ -38,6 +38,22 @@ impl Policy {
         Admission { policy, acknowledgeable, ..Admission::default() }
     }
 
+    /// What it says of ConfigMaps in this namespace, whatever is in them.
+    pub(crate) fn of_namespace(&self, namespace: &str) -> Admission {
+        let refused = match &self.0 {
+            Ok(LocalPolicy { policy: Some(policy), label_namespaces, .. }) => {
+                Admission::of_namespace(policy, namespace, label_namespaces)
+            }
+            _ => Admission::default(),
+        };
+        Admission { refused: refused.refused, refused_by_label: refused.refused_by_label, ..self.of_local() }
+    }
+
+    /// Whose signatures count for this source, if that is asked.
+    pub(crate) fn signatures_of(&self, source: &Source) -> Option<&Signatures> {
+        self.in_force()?.signatures.as_ref().filter(|_| !source.is_local_files())
+    }
+
     /// The signature beside a payload, verified; what has none need not be signed.
     pub(crate) fn signed(
         &self,
@@ -45,14 +61,14 @@ impl Policy {
         source: &Source,
         default_merge: Merge,
     ) -> Result<Option<Signed>, String> {
-        let signatures = self.in_force().and_then(|policy| policy.signatures.as_ref());
-        let Some(signatures) = signatures.filter(|_| !source.is_local_files()) else { return Ok(None) };
+        let Some(signatures) = self.signatures_of(source) else { return Ok(None) };
         let merge = if default_merge == Merge::Overlay { "overlay" } else { "replace" };
         signatures.verify(&Signable {
             key: &source.reference.kubelet_config_key,
             data: &checkpoint.files,
             merge: checkpoint.annotations.merge.as_deref().unwrap_or(merge),
             acknowledge: checkpoint.annotations.acknowledge.as_deref(),
+            courtesy: checkpoint.annotations.courtesy.as_deref(),
         })
     }
 

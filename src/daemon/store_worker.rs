@@ -14,7 +14,7 @@ use crate::machine::{Answer, Input};
 use crate::ports::{Checkpoint, Local, Store, StoreError, StoreRequest, read_whole};
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
-use kubelet_config::policy::Admission;
+use kubelet_config::policy::{Admission, Signed};
 use kubelet_config::rendering::{self, Configuration, Effective};
 use kubelet_config::source::{ConfigAnnotations, Source};
 
@@ -64,8 +64,16 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             StoreRequest::Record(ticket, records) => {
                 Input::Answer(ticket, Answer::Recorded(plain(self.store.record(&records))))
             }
-            StoreRequest::Save(ticket, source, payload) => {
+            StoreRequest::Save(ticket, source, payload) => match self.store.has_other_bytes(&source, &payload) {
+                Ok(true) => Input::Answer(ticket, Answer::OtherBytesSaved),
+                Ok(false) => Input::Answer(ticket, Answer::Saved(plain(self.store.save(&source, &payload)))),
+                Err(error) => Input::Answer(ticket, Answer::Saved(Err(error.to_string()))),
+            },
+            StoreRequest::SaveAnew(ticket, source, payload) => {
                 Input::Answer(ticket, Answer::Saved(plain(self.store.save(&source, &payload))))
+            }
+            StoreRequest::JudgeNamespace(ticket, namespace) => {
+                Input::Answer(ticket, Answer::NamespaceJudged(Ok(Policy::read(&self.local).of_namespace(&namespace))))
             }
             StoreRequest::Load(ticket, target) => {
                 // The binary as it was before: if it changes meanwhile, what comes of this is not known of the new one.
@@ -167,7 +175,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
                 Ok(self.rendered(out, GivenFiles::default(), annotations, admission))
             }
             LoadTarget::Content(digest, source) => match self.store.load_config(digest) {
-                Ok(found) => Ok(self.stored(digest, source, found)),
+                Ok(found) => Ok(self.stored(digest, source, &found)),
                 Err(error) => self.render(source, Some(digest)).map_err(|_| error),
             },
         }
@@ -214,7 +222,12 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
     ) -> Result<Rendered, RenderError> {
         // JSON is YAML to the kubelet, and cannot be misquoted.
         let text = format!("{:#}", out.value);
-        let given = self.store.write_config(&out, &text).map_err(|error| RenderError::Internal(error.to_string()))?;
+        let written = self.store.write_config(&out, &text);
+        let signed = written.and_then(|given| {
+            self.store.sign_config(&out.digest, admission.signed.as_ref())?; // a start asks for it
+            Ok(given)
+        });
+        let given = signed.map_err(|error| RenderError::Internal(error.to_string()))?;
         let rendered = self.rendered(out, given, annotations, admission);
         Ok(Rendered { is_local_files: source.is_local_files(), ..rendered })
     }
@@ -246,26 +259,43 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
     }
 
     /// The bytes are what they were; the unit's flags over them are today's. The local files do not matter.
-    fn stored(&self, digest: &Digest, source: &Source, found: StoredConfig) -> Rendered {
+    fn stored(&mut self, digest: &Digest, source: &Source, found: &StoredConfig) -> Rendered {
         let args = self.args.with(&found.overrides);
         let policy = Policy::read(&self.local);
-        // What cannot be read any more was admitted when it was written, and the store is root's.
-        let merge = self.local.default_merge();
-        let signed = self.store.open(source).map_or(Ok(None), |checkpoint| policy.signed(&checkpoint, source, merge));
+        let signed = self.signed_before(digest, source, found, &policy);
         let Effective { value, healthz } =
             rendering::effective(&found.value, &found.drop_ins, &args, self.local.kubelet_minor());
         let judged = (&value, &found.overrides);
         let admission = policy.admission(Some(source), judged, signed, &self.args, &self.local);
         let out = Configuration {
             digest: digest.clone(),
-            overrides: found.overrides,
+            overrides: found.overrides.clone(),
             healthz,
             effective: value,
-            shadowed: found.shadowed,
+            shadowed: found.shadowed.clone(),
             ..Configuration::default()
         };
         let annotations = policy.limited(self.store.annotations(source));
-        Rendered { is_local_files: source.is_local_files(), ..self.rendered(out, found.given, annotations, admission) }
+        let rendered = self.rendered(out, found.given.clone(), annotations, admission);
+        Rendered { is_local_files: source.is_local_files(), ..rendered }
+    }
+
+    /// The signature that was verified on this content, if the policy's keys still have it. What lies under the content's name
+    /// says nothing of it, unless it is signed and renders to this very content: the policy may ask for signatures since today.
+    fn signed_before(
+        &mut self,
+        digest: &Digest,
+        source: &Source,
+        found: &StoredConfig,
+        policy: &Policy,
+    ) -> Result<Option<Signed>, String> {
+        let Some(signatures) = policy.signatures_of(source) else { return Ok(None) };
+        let kept = signatures.kept(found.signed.as_ref());
+        if matches!(kept, Ok(Some(_))) {
+            return kept;
+        }
+        let by_checkpoint = self.render(source, Some(digest)).ok().and_then(|rendered| rendered.admission.signed);
+        by_checkpoint.map_or(kept, |signed| Ok(Some(signed)))
     }
 }
 

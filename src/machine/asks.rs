@@ -44,7 +44,9 @@ pub(super) enum Asker {
     StateFiles,
     /// The change: its checkpoint, its content, its verdict.
     Change,
-    /// The preflight on request: its ConfigMap, its content, its verdict, the node's free memory, disk and process ids.
+    /// Whether the policy lets the assigned ConfigMap be looked at.
+    Namespace,
+    /// The preflight on request: its namespace, its ConfigMap, its content, its verdict, the node's free memory, disk and process ids.
     PreflightOnRequest,
     /// The preflight on request, for the node's pods.
     PodsOnRequest,

@@ -41,7 +41,8 @@ pub(super) struct Change {
 /// Stages of a [`Change`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
-    Saving,
+    /// These bytes.
+    Saving(Digest),
     Loading,
     /// Judged by this binary.
     Preflight(Box<Rendered>, KubeletId),
@@ -104,7 +105,7 @@ impl State {
     /// A change that is not assigned any more is not made, however far it is.
     fn drop_unassigned(&mut self) {
         let is_gone = |change: &Change| match &change.source {
-            Some(source) => self.sync.is_gone(source),
+            Some(source) => self.sync.is_gone(source) || self.namespace.refusal().is_some(),
             None => *self.sync.assignment() != Assignment::Local,
         };
         if self.change.as_ref().is_some_and(is_gone) {
@@ -194,11 +195,16 @@ impl State {
         self.pending.applying_since.get_or_insert(self.clock.now);
         let stage = match payload {
             Some(payload) => {
-                let of = source.clone();
+                let (of, identity) = (source.clone(), payload.identity());
+                let is_known = self.records().payload(&source).is_some();
                 self.ask(Asker::Change, limits::STORE_DEADLINE, |ticket| {
-                    Effect::Store(StoreRequest::Save(ticket, of, payload))
+                    Effect::Store(if is_known {
+                        StoreRequest::SaveAnew(ticket, of, payload)
+                    } else {
+                        StoreRequest::Save(ticket, of, payload)
+                    })
                 });
-                Stage::Saving
+                Stage::Saving(identity)
             }
             None => self.load_change(&source),
         };
@@ -244,9 +250,12 @@ impl State {
     }
 
     pub(super) fn checkpoint_saved(&mut self, result: Result<(), String>) {
-        let Some(Change { source: Some(source), stage: Stage::Saving, .. }) = self.change.clone() else { return };
+        let Some(Change { source: Some(source), stage: Stage::Saving(identity), .. }) = self.change.clone() else {
+            return;
+        };
         match result {
             Ok(()) => {
+                self.note_payload(&source, &identity);
                 self.checkpointed(&source);
                 let stage = self.load_change(&source);
                 self.set_change_stage(stage);
@@ -256,6 +265,13 @@ impl State {
                 self.give_up_change(format!("the checkpoint cannot be written: {why}"));
             }
         }
+    }
+
+    /// Another life saved other bytes under this version, and what it decided about them may not be on record.
+    pub(super) fn checkpoint_refused(&mut self) {
+        let Some(Change { source: Some(source), stage: Stage::Saving(_), .. }) = self.change.take() else { return };
+        self.checkpoint_unseen(&source);
+        self.refuse_other_bytes(&source);
     }
 
     pub(super) fn change_loaded(&mut self, result: Result<Rendered, RenderError>) {
@@ -354,7 +370,7 @@ impl State {
         let Some(change) = &self.change else { return false };
         let is_it = |rendered: &Rendered| rendered.digest == *digest && self.pending_start().is_none();
         match &change.stage {
-            Stage::Saving | Stage::Loading => false,
+            Stage::Saving(_) | Stage::Loading => false,
             Stage::Preflight(rendered, _) => is_it(rendered),
             Stage::Gate(rendered) => is_it(rendered) && self.waiting_for().is_none(),
             Stage::Recording => true,

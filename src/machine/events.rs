@@ -146,6 +146,18 @@ pub fn rejected(source: &Source, why: &str) -> Event {
     event(EventReason::Rejected, true, Some(source), format!("Rejected {source}: {why}"))
 }
 
+/// A ConfigMap that is not looked at.
+#[must_use]
+pub(super) fn rejected_unseen(why: &str) -> Event {
+    event(EventReason::Rejected, true, None, format!("Rejected ConfigMap {why}"))
+}
+
+/// Other bytes under a known version. What stands under it is not rejected.
+#[must_use]
+pub(super) fn rejected_bytes(source: &Source, why: &str) -> Event {
+    event(EventReason::Rejected, true, Some(source), format!("Rejected, {why}"))
+}
+
 /// A trial failed. The reason goes first: messages are cut at their end.
 #[must_use]
 pub fn rolled_back(source: Option<&Source>, to: Option<&Source>, why: &str) -> Event {

@@ -22,6 +22,7 @@ use kubelet_config::digest::Digest;
 use kubelet_config::hazard::HazardClass;
 use kubelet_config::named;
 use kubelet_config::pods::PodInventory;
+use kubelet_config::policy::Admission;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
 
@@ -105,8 +106,12 @@ pub enum Input {
 pub enum Answer {
     /// Outcome of [`StoreRequest::ReadRecords`], and the identity of the kubelet binary.
     RecordsRead(Box<Stored>, KubeletId),
-    /// Outcome of [`StoreRequest::Save`].
+    /// Outcome of [`StoreRequest::Save`] and [`StoreRequest::SaveAnew`].
     Saved(Result<(), String>),
+    /// The other outcome of [`StoreRequest::Save`]: other bytes were saved under this uid and resourceVersion before, and stay.
+    OtherBytesSaved,
+    /// Outcome of [`StoreRequest::JudgeNamespace`]; or why nobody can say.
+    NamespaceJudged(Result<Admission, String>),
     /// Outcome of [`StoreRequest::Load`], and the identity of the kubelet binary.
     Loaded(KubeletId, Result<Rendered, RenderError>),
     /// Outcome of [`Effect::Preflight`].
@@ -198,7 +203,10 @@ impl Effect {
         let why = no_answer(within);
         Some(match self {
             Self::Store(StoreRequest::Record(..)) => Answer::Recorded(Err(why)),
-            Self::Store(StoreRequest::Save(..)) => Answer::Saved(Err(why)),
+            Self::Store(StoreRequest::Save(..) | StoreRequest::SaveAnew(..)) => Answer::Saved(Err(why)),
+            Self::Store(StoreRequest::JudgeNamespace(..)) => {
+                Answer::NamespaceJudged(Err(format!("the node's policy cannot be asked: the store: {why}")))
+            }
             Self::Store(StoreRequest::Load(..)) => {
                 Answer::Loaded(KubeletId::default(), Err(RenderError::NoAnswer(format!("the store: {why}"))))
             }
@@ -232,8 +240,12 @@ pub enum StoreRequest {
     ReadRecords(Ticket),
     /// Replaces the record, then native's `meta` files; [`Answer::Recorded`].
     Record(Ticket, Box<Records>),
-    /// Makes a checkpoint durable; [`Answer::Saved`].
+    /// Makes a checkpoint durable, unless one with other bytes is there; [`Answer::Saved`] or [`Answer::OtherBytesSaved`].
     Save(Ticket, Source, Arc<Payload>),
+    /// The same of bytes that are on record as this version's: what is there in their place is damaged. [`Answer::Saved`].
+    SaveAnew(Ticket, Source, Arc<Payload>),
+    /// Asks the node's policy whether ConfigMaps of this namespace may be looked at; [`Answer::NamespaceJudged`].
+    JudgeNamespace(Ticket, String),
     /// Verifies a configuration, or renders it and makes it durable; [`Answer::Loaded`].
     Load(Ticket, LoadTarget),
     /// Reads the record, and checkpoints and contents of these versions, and writes anew what can be made again;
@@ -275,11 +287,12 @@ impl StoreRequest {
     #[must_use]
     pub fn operation(&self) -> StoreOperation {
         match self {
-            Self::ReadRecords(_) | Self::Unreported => StoreOperation::Read,
+            Self::ReadRecords(_) | Self::Unreported | Self::JudgeNamespace(..) => StoreOperation::Read,
             Self::Verify(..) => StoreOperation::Verify,
             Self::Load(..) => StoreOperation::Load,
             Self::Record(..)
             | Self::Save(..)
+            | Self::SaveAnew(..)
             | Self::SwapStateFiles(..)
             | Self::Append(_)
             | Self::Reported(_)

@@ -10,9 +10,10 @@ use super::evidence::{Environment, Query};
 use super::io::{Afterwards, Effect, FetchError, StoreRequest};
 use super::model::{LoadTarget, Moment, RenderError, Rendered, Verdict};
 use super::records::{Phase, Version};
-use super::{Level, Run, State, limits};
+use super::{Level, Run, State, limits, payloads};
 use kubelet_config::hazard;
 use kubelet_config::pods::PodInventory;
+use kubelet_config::policy::Admission;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
 use kubelet_config::readmission::Supplies;
 use kubelet_config::source::{Payload, Source};
@@ -46,6 +47,8 @@ struct Inquiry {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
+    /// The policy is asked for its namespace.
+    Asking(PreflightRequest),
     Fetching(PreflightRequest),
     Loading,
     Judging(Box<Rendered>),
@@ -123,9 +126,11 @@ impl State {
                 self.answer_request(PreflightResult::Inconclusive, why);
             }
             Ok(request) => {
-                let reference = request.reference.clone();
-                self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE, |ticket| Effect::Fetch(ticket, reference));
-                let (source, stage) = (Source::default(), Stage::Fetching(request));
+                let namespace = request.reference.namespace.clone();
+                self.ask(Asker::PreflightOnRequest, limits::STORE_DEADLINE, |ticket| {
+                    Effect::Store(StoreRequest::JudgeNamespace(ticket, namespace))
+                });
+                let (source, stage) = (Source::default(), Stage::Asking(request));
                 self.on_request.inquiry = Some(Inquiry { stage, source });
             }
         }
@@ -155,6 +160,24 @@ impl State {
             || self.is_unsaved() && self.writer.failure().is_none()
     }
 
+    /// Nothing of a ConfigMap is fetched that the policy does not let be looked at.
+    pub(super) fn unassigned_permitted(&mut self, result: Result<Admission, String>) {
+        let Some(Inquiry { stage: Stage::Asking(request), source }) = self.on_request.inquiry.clone() else { return };
+        let admission = match result {
+            Ok(admission) => admission,
+            Err(why) => return self.put_off(&why),
+        };
+        if let Some(why) = self.unreadable_policy(&admission) {
+            return self.answer_request(PreflightResult::Inconclusive, &why);
+        }
+        if let Some(why) = self.namespace_refusal(admission) {
+            return self.answer_request(PreflightResult::PolicyRefused, &why);
+        }
+        let reference = request.reference.clone();
+        self.ask(Asker::PreflightOnRequest, limits::FETCH_DEADLINE, |ticket| Effect::Fetch(ticket, reference));
+        self.on_request.inquiry = Some(Inquiry { stage: Stage::Fetching(request), source });
+    }
+
     pub(super) fn config_map_fetched(&mut self, result: Result<Arc<Payload>, FetchError>) {
         let Some(Inquiry { stage: Stage::Fetching(request), .. }) = self.on_request.inquiry.clone() else { return };
         match result {
@@ -163,6 +186,9 @@ impl State {
                 if !request.is_for(&source) {
                     let why = format!("what is there is another version: {source}");
                     return self.answer_request(PreflightResult::Inconclusive, &why);
+                }
+                if self.has_other_bytes(&source, &payload) {
+                    return self.answer_request(PreflightResult::Inconclusive, &payloads::told(&source));
                 }
                 let target = LoadTarget::Unassigned(source.clone(), payload);
                 let load = |ticket| Effect::Store(StoreRequest::Load(ticket, target));

@@ -63,6 +63,7 @@ impl State {
     /// Root wrote it, or it may have been written: what is assigned and what runs are held against it.
     pub(super) fn policy_changed(&mut self) {
         self.ask_policy();
+        self.ask_namespace();
         self.judge_change_anew();
         self.reconsider();
     }
@@ -207,7 +208,7 @@ impl State {
         !self.policy.is_read && self.asks.is_open(Asker::Policy)
     }
 
-    fn note_policy(&mut self, policy: &PolicyState) {
+    pub(super) fn note_policy(&mut self, policy: &PolicyState) {
         self.policy.is_read = true;
         if self.policy.known == *policy {
             return;

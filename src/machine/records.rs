@@ -49,6 +49,9 @@ pub struct Records {
     /// The highest sequence that was proven of each pool, of signed versions.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sequences: BTreeMap<String, u64>,
+    /// The bytes of each ConfigMap's version that is named here, by `UID/RESOURCEVERSION`: they never change.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub payloads: BTreeMap<String, Digest>,
     /// Hazards of the local files, and what an operator accepted of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_hazards: Option<LocalHazards>,

@@ -14,6 +14,7 @@ use super::launch::Launch;
 use super::liveness::Liveness;
 use super::local_files::LocalFiles;
 use super::model::{ConfigError, KubeletId, LoadTarget, Moment, Rendered};
+use super::namespace::Namespace;
 use super::on_request::OnRequest;
 use super::policy::Policy;
 use super::process::Process;
@@ -41,6 +42,8 @@ pub struct State {
     pub(super) reading: Reading,
     /// What the API server asks for, or the local files.
     pub(super) sync: ConfigSync,
+    /// What the policy says of where that is.
+    pub(super) namespace: Namespace,
     /// The change under way. Where it is dropped its time is kept: it is found again.
     pub(super) change: Option<Change>,
     pub(super) pending: ChangeTimes,
@@ -179,8 +182,11 @@ impl State {
             (Asker::Start, Answer::PreflightDone(verdict)) => self.next_verdict(verdict),
             (Asker::StateFiles, Answer::StateFilesSwapped(result)) => self.state_files_swapped(result),
             (Asker::Change, Answer::Saved(result)) => self.checkpoint_saved(result),
+            (Asker::Change, Answer::OtherBytesSaved) => self.checkpoint_refused(),
             (Asker::Change, Answer::Loaded(_, result)) => self.change_loaded(result),
             (Asker::Change, Answer::PreflightDone(verdict)) => self.change_verdict(verdict),
+            (Asker::Namespace, Answer::NamespaceJudged(result)) => self.namespace_judged(result),
+            (Asker::PreflightOnRequest, Answer::NamespaceJudged(result)) => self.unassigned_permitted(result),
             (Asker::PreflightOnRequest, Answer::ConfigMapFetched(result)) => self.config_map_fetched(result),
             (Asker::PreflightOnRequest, Answer::Loaded(_, result)) => self.unassigned_loaded(result),
             (Asker::PreflightOnRequest, Answer::PreflightDone(verdict)) => self.unassigned_judged(verdict),
@@ -228,6 +234,8 @@ impl State {
         self.tick_reset();
         self.tick_hung();
         self.tick_commands();
+        self.tick_namespace();
+        self.tick_lie();
         self.tick_change();
         self.tick_fallback();
         self.tick_tries();

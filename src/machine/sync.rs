@@ -1,9 +1,9 @@
 //! What the API server asks for, or the local files: the assignment and the ConfigMap it names.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::clock::Clock;
-use super::io::Effect;
 use super::model::{Moment, later};
 use super::{State, limits};
 use kubelet_config::assignment::Assignment;
@@ -44,12 +44,25 @@ pub(super) struct ConfigSync {
     annotations: Option<(Option<String>, Option<String>)>,
     /// The retry by annotation that was obeyed last in this life, and how many were before it without an hour between.
     retried: Option<(Moment, u32)>,
+    /// Versions under which other bytes came, and that this was told of in this life.
+    liars: BTreeSet<String>,
+    /// What is said of the latest that came, if it was other bytes; until something else comes.
+    lie: Option<Lie>,
     /// Error of synchronisation, which hides one of the configuration while it lasts.
     error: Option<(SyncError, String)>,
     /// This version was rendered and dealt with in this life.
     handled: Option<Source>,
     /// Our own failures in a row, and when to go on.
     retry: Option<(u32, Moment)>,
+}
+
+/// Other bytes came under a known version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Lie {
+    why: String,
+    /// The ConfigMap was asked for so often since, and is asked for again then.
+    asked: u32,
+    ask_at: Option<Moment>,
 }
 
 /// The latest version that is asked for.
@@ -91,6 +104,16 @@ impl ConfigSync {
     pub(super) fn note_retry(&mut self, now: Moment) {
         let lately = self.retried.filter(|(at, _)| now.since(*at) < limits::ANNOTATION_RETRY_MAX);
         self.retried = Some((now, lately.map_or(0, |(_, before)| before.saturating_add(1))));
+    }
+
+    /// Other bytes came under this version, of which this is said; true if that is news.
+    pub(super) fn note_liar(&mut self, version: String, why: String, most: usize) -> bool {
+        let (asked, ask_at) = self.lie.take().map_or((0, None), |before| (before.asked, before.ask_at));
+        self.lie = Some(Lie { why, asked, ask_at });
+        if self.liars.len() >= most {
+            self.liars.pop_first();
+        }
+        self.liars.insert(version)
     }
 
     pub(super) fn is_by_labels(&self) -> bool {
@@ -137,6 +160,16 @@ impl ConfigSync {
         self.handled.as_ref() == Some(source)
     }
 
+    /// What was said of it is over.
+    pub(super) fn forget_error(&mut self) {
+        self.error = None;
+    }
+
+    /// It is not looked at any more.
+    pub(super) fn forget_config_map(&mut self) {
+        (self.config_map, self.handled, self.lie) = (ConfigMapState::Pending, None, None);
+    }
+
     /// Counts our own failures in a row from zero.
     fn next_failure(&self) -> u32 {
         self.retry.map_or(0, |(failures, _)| failures + 1)
@@ -168,7 +201,8 @@ impl State {
     /// Error of synchronisation, with the reason.
     #[must_use]
     pub fn sync_error(&self) -> Option<(SyncError, &str)> {
-        self.sync.error.as_ref().map(|(error, why)| (*error, why.as_str()))
+        let error = self.sync.error.as_ref().map(|(error, why)| (*error, why.as_str()));
+        error.or_else(|| Some((SyncError::Download, self.sync.lie.as_ref()?.why.as_str())))
     }
 
     pub(super) fn node_named(&mut self, name: String) {
@@ -186,12 +220,12 @@ impl State {
         }
         let before = self.sync.assigned_map().cloned();
         self.sync.assignment = assignment;
-        (self.sync.error, self.sync.retry, self.sync.handled) = (None, None, None);
+        (self.sync.error, self.sync.retry, self.sync.handled, self.sync.lie) = (None, None, None, None);
         let after = self.sync.assigned_map().cloned();
         let same_object = matches!((&before, &after), (Some(before), Some(after)) if before.same_object(after));
         if !same_object {
             self.sync.config_map = ConfigMapState::Pending;
-            self.effects.push(Effect::Watch(after));
+            self.seek_config_map(after);
         } else if matches!(self.sync.config_map, ConfigMapState::Checkpointed(_)) {
             // The bytes are gone; only a fresh download tells whether the version still stands.
             self.download_again();
@@ -200,6 +234,7 @@ impl State {
 
     pub(super) fn assigned_by_labels(&mut self, by_labels: bool) {
         if std::mem::replace(&mut self.sync.by_labels, by_labels) != by_labels {
+            self.ask_namespace();
             self.judge_change_anew();
             self.reconsider();
         }
@@ -214,7 +249,17 @@ impl State {
         if payload.namespace != reference.namespace || payload.name != reference.name {
             return; // from a watch that has been replaced
         }
+        if !self.namespace.is_granted() {
+            return; // from one that the policy has ended
+        }
         let source = payload.resolve(reference);
+        if self.has_other_bytes(&source, &payload) {
+            self.unsee_config_map();
+            return self.refuse_other_bytes(&source);
+        }
+        if self.records().payload(&source).is_some() {
+            self.sync.lie = None; // what is not known yet the store may refuse
+        }
         if matches!(self.sync.error, Some((SyncError::Download, _))) {
             self.sync.error = None;
         }
@@ -229,9 +274,37 @@ impl State {
         self.sync.config_map = ConfigMapState::Present(payload);
     }
 
+    /// Whoever gave other bytes is asked again: a watch tells of no change that never was.
+    pub(super) fn tick_lie(&mut self) {
+        let Some(lie) = &self.sync.lie else { return };
+        let mut lie = lie.clone();
+        if lie.ask_at.is_some_and(|at| !self.clock.reached(at)) {
+            return;
+        }
+        if lie.ask_at.is_some() {
+            self.seek_again();
+        }
+        lie.ask_at = Some(self.clock.retry(&mut lie.asked, limits::RUNG_RETRY_FIRST, limits::RUNG_RETRY_MAX));
+        self.sync.lie = Some(lie);
+    }
+
+    /// What came is none that can be taken up. What was seen before it stands.
+    fn unsee_config_map(&mut self) {
+        if matches!(self.sync.config_map, ConfigMapState::Failed { .. }) {
+            self.sync.config_map = ConfigMapState::Pending;
+        }
+    }
+
+    /// The store has other bytes under this version than what was seen: that is let go.
+    pub(super) fn checkpoint_unseen(&mut self, source: &Source) {
+        if self.sync.resolved().as_ref() == Some(source) {
+            self.sync.config_map = ConfigMapState::Pending;
+        }
+    }
+
     pub(super) fn config_map_failed(&mut self, why: String, definite: bool) {
         let seen = matches!(self.sync.config_map, ConfigMapState::Present(_) | ConfigMapState::Checkpointed(_));
-        if self.sync.assigned_map().is_none() || (seen && !definite) {
+        if self.sync.assigned_map().is_none() || (seen && !definite) || !self.namespace.is_granted() {
             return;
         }
         let since = match &self.sync.config_map {
@@ -243,15 +316,18 @@ impl State {
 
     /// What is to be done now; `None` while a failure of ours is not to be repeated yet.
     pub(super) fn resolution(&self) -> Option<Resolution> {
+        if let Some(refused) = self.refused_resolution() {
+            return Some(refused);
+        }
         self.sync.retry.is_none_or(|(_, at)| self.clock.reached(at)).then(|| self.sync.resolution(&self.clock))
     }
 
     /// Forgets that the ConfigMap was seen and asks for it again.
     pub(super) fn download_again(&mut self) {
         self.sync.handled = None;
-        if let Some(reference) = self.sync.assigned_map().cloned() {
+        if self.sync.assigned_map().is_some() {
             self.sync.config_map = ConfigMapState::Pending;
-            self.effects.push(Effect::Watch(Some(reference)));
+            self.seek_again();
         }
     }
 
@@ -259,6 +335,7 @@ impl State {
     pub(super) fn checkpointed(&mut self, source: &Source) {
         if self.sync.resolved().as_ref() == Some(source) {
             self.sync.config_map = ConfigMapState::Checkpointed(source.clone());
+            self.sync.lie = None;
         }
     }
 

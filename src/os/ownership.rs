@@ -45,7 +45,8 @@ impl OwnershipError {
 /// else in its place. What does not exist yet is judged by the directory that it would be made in.
 ///
 /// A sticky directory such as /tmp is passed through, if what comes next on the path is root's: there others may make new
-/// entries, but neither remove nor rename those of root. It is refused where the path ends in it.
+/// entries, but neither remove nor rename those of root. It is refused where the path ends in it, and where what comes next is not
+/// there: others may make it first.
 ///
 /// # Errors
 /// The first place on the way that others can change.
@@ -64,7 +65,11 @@ pub(crate) fn check(path: &Path) -> Result<(), OwnershipError> {
         let next = at.join(&name);
         let meta = match std::fs::symlink_metadata(&next) {
             Ok(meta) => meta,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Whoever may write there makes it first.
+                let parent = std::fs::symlink_metadata(&at).map_err(|cause| unreadable(&at, cause))?;
+                return judge(&at, &parent, true);
+            }
             Err(cause) => return Err(unreadable(&next, cause)),
         };
         if !meta.is_symlink() {
@@ -169,7 +174,9 @@ mod tests {
         let (_dir, root) = tree();
         mode(&root.join("a"), 0o1777);
         assert_eq!(place(&root.join("a/b/file")), None);
-        assert_eq!(place(&root.join("a/not-yet")), None);
+        assert_eq!(place(&root.join("a/not-yet")), Some(root.join("a")), "others may make it first");
+        assert_eq!(place(&root.join("a/not-yet/below")), Some(root.join("a")));
+        assert_eq!(place(&root.join("a/b/not-yet")), None);
         assert_eq!(place(&root.join("a")), Some(root.join("a")));
         if nix::unistd::geteuid().is_root() {
             chown(root.join("a/b"), Some(65534), None).unwrap();

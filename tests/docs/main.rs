@@ -5,6 +5,7 @@ mod advisories;
 mod maps;
 mod measured;
 mod metrics;
+mod policies;
 mod readme;
 mod sbom;
 

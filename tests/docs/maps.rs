@@ -87,6 +87,17 @@ fn every_promise_has_its_tests_and_they_exist() {
 }
 
 #[test]
+fn every_threat_has_a_test() {
+    let rows = table("docs/security.md", "threat");
+    assert!(rows.len() >= 15, "{rows:?}");
+    for row in rows {
+        let (paths, tests): (Vec<_>, Vec<_>) = code(&row[2]).into_iter().partition(|name| name.contains('/'));
+        assert!(paths.iter().all(|path| exists(path)), "{paths:?}");
+        assert!(!resolved(tests).is_empty(), "nothing shows {:?}", row[0]);
+    }
+}
+
+#[test]
 fn every_claim_stands_on_its_page_and_is_shown_by_something() {
     let plain = |text: &str| text.replace("**", "").split_whitespace().collect::<Vec<_>>().join(" ");
     for row in table(CLAIMS, "page") {

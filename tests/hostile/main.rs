@@ -10,5 +10,7 @@ mod liars;
 mod notify;
 mod payloads;
 mod ports;
+mod replays;
+mod signatures;
 mod strangers;
 mod tenants;

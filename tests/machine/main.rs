@@ -8,6 +8,8 @@ mod drift;
 mod gate;
 mod hung;
 mod local_files;
+mod namespaces;
+mod payloads;
 mod policy;
 mod preflight;
 mod publication;

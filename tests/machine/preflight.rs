@@ -127,7 +127,7 @@ fn it_changes_nothing() {
         let status = (status.annotation(), status.about(), status.condition);
         (status, node.disk().clone(), node.starts.clone(), node.events(), node.state.records().clone())
     };
-    let saves = |effect: &Effect| matches!(effect, Effect::Store(StoreRequest::Save(..)));
+    let saves = |effect: &Effect| matches!(effect, Effect::Store(StoreRequest::Save(..) | StoreRequest::SaveAnew(..)));
     let before = (seen(&node), count(&node, saves));
     for name in ["a", "refused", "hazard", "absent", "good"] {
         finding(&mut node, name);

@@ -257,7 +257,11 @@ fn errors_say_whose_trouble_it_is() {
     let mut error = |text: Option<&str>, fault: Option<Fault>| {
         disk.heal();
         if let Some(text) = text {
-            save(&mut worker, &source(1), text);
+            let payload = Arc::new(payload(&source(1), text));
+            assert_eq!(
+                worker.serve(StoreRequest::SaveAnew(1, source(1), payload)),
+                [Input::Answer(1, Answer::Saved(Ok(())))]
+            );
         }
         if let Some(fault) = fault {
             disk.plan(Plan { fault, at: disk.operations() + 10, once: false });
@@ -454,4 +458,36 @@ fn a_probe_of_the_disk_is_a_write_that_leaves_nothing() {
         disk.disk.plan(Plan { fault, at: disk.disk.operations(), once: false });
         assert_eq!(worker.serve(StoreRequest::ProbeDisk), []);
     }
+}
+
+/// A version's bytes are what they were first, by their seal or as native left them. Damage is mended by the same bytes alone.
+#[test]
+fn other_bytes_under_a_known_version_are_not_saved() {
+    let (disk, local, rendered) = rendered("maxPods: 5\n");
+    let mut worker = worker(disk.clone(), &local, &[]);
+    let seal = Path::new(ROOT).join("supervisor/seals").join(&source(1).uid).join("1.json");
+    let checkpoint = Path::new(ROOT).join("store/checkpoints").join(&source(1).uid).join("1/kubelet");
+    let mut request = |text: &str, annotation: Option<&str>| {
+        let mut payload = payload(&source(1), text);
+        payload.annotations.acknowledge = annotation.map(str::to_owned);
+        one(worker.serve(StoreRequest::Save(1, source(1), Arc::new(payload))))
+    };
+    let (saved, refused) = (Input::Answer(1, Answer::Saved(Ok(()))), Input::Answer(1, Answer::OtherBytesSaved));
+    assert_eq!(request("maxPods: 6\n", None), refused);
+    assert_eq!(request("maxPods: 5\n", Some("all")), refused, "what an annotation decides is of it, too");
+    assert!(disk.rot(&checkpoint));
+    assert_eq!(request("maxPods: 6\n", None), refused);
+    assert_eq!(request("maxPods: 5\n", None), saved);
+    assert_eq!(disk.peek(&checkpoint).as_deref(), Some("maxPods: 5\n"));
+    // As native left it.
+    assert!(disk.clone().remove(&seal).is_ok());
+    assert_eq!(request("maxPods: 6\n", None), refused);
+    assert_eq!(request("maxPods: 5\n", None), saved);
+    // A removal that was cut off.
+    assert!(disk.clone().remove(&seal).is_ok() && disk.clone().remove(&checkpoint).is_ok());
+    assert_eq!(request("maxPods: 5\n", None), saved);
+    assert!(disk.rot(&seal));
+    assert_eq!(request("maxPods: 5\n", None), saved, "a damaged seal says nothing");
+    let mut worker = self::worker(disk, &local, &[]);
+    assert_eq!(load(&mut worker, LoadTarget::Source(source(1))).unwrap().digest, rendered.digest);
 }

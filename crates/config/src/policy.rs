@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use crate::flags::FlagOverrides;
 use crate::hazard::{Acknowledged, HazardClass};
 use crate::schema::UnknownFields;
 
@@ -40,6 +41,24 @@ pub struct NodePolicy {
     pub unknown_fields: UnknownFields,
     /// Who signs configurations.
     pub signatures: Option<Signatures>,
+}
+
+impl Admission {
+    /// What this policy says of a namespace, before anything in it is known: of the fields nothing is asked. `labels` as in
+    /// [`Self::by`].
+    #[must_use]
+    pub fn of_namespace(policy: &NodePolicy, namespace: &str, labels: &BTreeSet<String>) -> Self {
+        let (unread, overrides) = (Value::Object(Map::new()), FlagOverrides::default());
+        let of_it = Candidate {
+            namespace: Some(namespace),
+            effective: &unread,
+            local: &unread,
+            overrides: &overrides,
+            minor: None,
+        };
+        let bounds = NodePolicy { allowed_namespaces: policy.allowed_namespaces.clone(), ..NodePolicy::default() };
+        Self::by(&bounds, &of_it, labels, Ok(None))
+    }
 }
 
 impl NodePolicy {

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::bounded;
+use crate::digest::{Digest, sha256};
 
 /// A reference to a ConfigMap as an administrator writes it in `Node.spec.configSource.configMap`.
 ///
@@ -163,6 +164,16 @@ impl Payload {
     #[must_use]
     pub fn resolve(&self, reference: &ConfigMapRef) -> Source {
         Source { reference: reference.clone(), resource_version: self.resource_version.clone(), uid: self.uid.clone() }
+    }
+
+    /// Tells these bytes from others under the same uid and resourceVersion: all data, the names in `binaryData`, and our
+    /// annotations. It is kept on disk, so an annotation that is added here must not show where it is not set.
+    #[must_use]
+    pub fn identity(&self) -> Digest {
+        let data: BTreeMap<&str, String> =
+            self.data.iter().map(|(key, text)| (key.as_str(), sha256(text.as_bytes()))).collect();
+        let all = serde_json::json!([data, self.binary_keys, self.annotations]);
+        Digest(sha256(all.to_string().as_bytes()))
     }
 }
 

@@ -1,8 +1,7 @@
 //! A small HTTP server: `/metrics`, `/healthz`, `/readyz`, for whoever can reach it.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -12,7 +11,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+
+use crate::slots::Slots;
 
 /// What is sent back.
 pub type Answer = Response<Full<Bytes>>;
@@ -76,16 +76,18 @@ pub fn answer(request: &Request<Incoming>, readiness: &Readiness, open_metrics: 
     }
 }
 
-/// Serves a connection, if there is a slot for one more.
+/// Serves a connection, if there is a slot for one more; a peer's has one.
 pub fn serve<F>(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static + Send,
-    slots: &Arc<Semaphore>,
+    peer: Option<IpAddr>,
+    slots: &Slots,
     answer: impl Fn(Request<Incoming>) -> F + Send + 'static,
 ) where
     F: Future<Output = Answer> + Send + 'static,
 {
-    let Ok(slot) = Arc::clone(slots).try_acquire_owned() else { return };
-    tokio::spawn(async move {
+    let Some(slot) = slots.take(peer) else { return };
+    let number = slot.number();
+    let task = tokio::spawn(async move {
         let _slot = slot;
         let service = service_fn(move |request: Request<Incoming>| {
             let answer = answer(request);
@@ -99,13 +101,14 @@ pub fn serve<F>(
         // A client that goes away is its own affair.
         let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
     });
+    slots.served_by(number, task.abort_handle());
 }
 
 /// Each connection, for ever.
-pub async fn accept(listener: TcpListener, serve: impl Fn(tokio::net::TcpStream)) {
+pub async fn accept(listener: TcpListener, serve: impl Fn(tokio::net::TcpStream, IpAddr)) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => serve(stream),
+            Ok((stream, peer)) => serve(stream, peer.ip()),
             // Out of descriptors, mostly: give others time to close theirs.
             Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
         }

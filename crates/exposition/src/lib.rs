@@ -2,6 +2,7 @@
 //! the server of `/metrics`, `/healthz` and `/readyz`. To people: what fits their terminal, [`terminal_columns`].
 
 pub mod http;
+pub mod slots;
 pub mod text;
 
 use std::io::IsTerminal;

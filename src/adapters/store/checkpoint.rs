@@ -27,6 +27,16 @@ pub struct CheckpointMetadata {
     pub annotations: ConfigAnnotations,
 }
 
+impl CheckpointMetadata {
+    fn of(payload: &Payload) -> Self {
+        Self {
+            sha256: payload.data.iter().map(|(key, text)| (key.clone(), checksum(text.as_bytes()))).collect(),
+            binary_keys: payload.binary_keys.clone(),
+            annotations: payload.annotations.clone(),
+        }
+    }
+}
+
 impl<D: Disk> FsStore<D> {
     fn checkpoint_dir(&self, source: &Source) -> Result<PathBuf, StoreError> {
         let (uid, version) = (&source.uid, &source.resource_version);
@@ -86,7 +96,31 @@ impl<D: Disk> FsStore<D> {
         Ok(Checkpoint { dir: dir.display().to_string(), files, binary_keys, annotations })
     }
 
-    /// Makes a checkpoint durable.
+    /// True if other bytes than these were saved under this version: its seal says so, or what native left without one. A seal
+    /// that is damaged says nothing.
+    ///
+    /// # Errors
+    /// The disk does not say.
+    pub fn has_other_bytes(&self, source: &Source, payload: &Payload) -> Result<bool, StoreError> {
+        self.checkpoint_dir(source)?;
+        let seal_path = self.checksum_path(source);
+        match self.content(&seal_path) {
+            Content::Text(text) => {
+                let found = serde_json::from_str::<CheckpointMetadata>(&text);
+                Ok(found.is_ok_and(|found| found != CheckpointMetadata::of(payload)))
+            }
+            Content::Garbage(_) => Ok(false),
+            Content::Unreadable(why) => Err(StoreError::disk(&seal_path, why)),
+            Content::Absent => match again(|| self.verify(source)) {
+                // Files may be missing, where a removal was cut off.
+                Ok(found) => Ok(found.files.iter().any(|(key, text)| payload.data.get(key) != Some(text))),
+                Err(RenderError::Internal(why)) => Err(StoreError::new(why)),
+                Err(_) => Ok(false), // nothing is there
+            },
+        }
+    }
+
+    /// Makes a checkpoint durable, whatever is there in its place.
     ///
     /// # Errors
     /// Why it is not there.
@@ -99,11 +133,7 @@ impl<D: Disk> FsStore<D> {
         if let Some(key) = payload.data.keys().find(|key| !source::is_safe_key(key)) {
             return Err(unsafe_key(&reported::text(key)));
         }
-        let seal = CheckpointMetadata {
-            sha256: payload.data.iter().map(|(key, text)| (key.clone(), checksum(text.as_bytes()))).collect(),
-            binary_keys: payload.binary_keys.clone(),
-            annotations: payload.annotations.clone(),
-        };
+        let seal = CheckpointMetadata::of(payload);
         let checksum_path = self.checksum_path(source);
         let seal_text = serde_json::to_string(&seal).map_err(|error| StoreError::new(error.to_string()))?;
         let sealed = self.read_text(&checksum_path).is_ok_and(|text| text.as_ref() == Some(&seal_text));
@@ -126,9 +156,9 @@ impl<D: Disk> FsStore<D> {
             return self.replace(&checksum_path, seal_text.as_bytes());
         }
 
-        // The seal follows: until then the checkpoint is taken unsealed.
+        // A seal that is there stays until the new one is: without any, what a crash leaves would be taken as it is.
         let files = payload.data.iter().map(|(key, text)| (key.as_str(), text.as_str()));
-        self.write_whole(&dir, &[], files, Some(&checksum_path))?;
+        self.write_whole(&dir, &[], files)?;
         self.replace(&checksum_path, seal_text.as_bytes())
     }
 

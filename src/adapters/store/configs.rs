@@ -13,6 +13,7 @@ use crate::ports::StoreError;
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::{ConfigDir, FlagOverrides};
 use kubelet_config::own_files::DropIn;
+use kubelet_config::policy::Signed;
 use kubelet_config::rendering::Configuration;
 use kubelet_config::source;
 use kubelet_config::yaml;
@@ -38,6 +39,9 @@ struct Metadata {
     /// Fields that a command-line flag overrides, with the flag, as it was when this was rendered last.
     #[serde(default)]
     shadowed: Vec<String>,
+    /// The signature that was verified on what this was rendered from, the latest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    signed: Option<Signed>,
 }
 
 /// What of a content the kubelet's command line names.
@@ -62,6 +66,8 @@ pub struct StoredConfig {
     pub drop_ins: Vec<DropIn>,
     /// Fields that a command-line flag overrides, with the flag.
     pub shadowed: Vec<String>,
+    /// The signature that was verified on what it was rendered from.
+    pub signed: Option<Signed>,
 }
 
 impl<D: Disk> FsStore<D> {
@@ -131,7 +137,8 @@ impl<D: Disk> FsStore<D> {
         }
         let value = value.ok_or_else(|| damaged(METADATA, "it does not name kubelet.json"))?;
         let given = given_files(dir, &drop_ins);
-        Ok(StoredConfig { given, value, overrides, drop_ins, shadowed: metadata.shadowed })
+        let Metadata { shadowed, signed, .. } = metadata;
+        Ok(StoredConfig { given, value, overrides, drop_ins, shadowed, signed })
     }
 
     /// Makes a configuration, its drop-ins and the files that it names durable, as this text; gives what the kubelet is to be
@@ -142,6 +149,24 @@ impl<D: Disk> FsStore<D> {
     pub fn write_config(&mut self, content: &Configuration, text: &str) -> Result<GivenFiles, StoreError> {
         let written = self.write_or_keep(content, text);
         self.checked(written)
+    }
+
+    /// Notes the signature that was verified on what this content was rendered from. Without any the one that is noted stays: bytes
+    /// that were signed once are no less so for a source that is not.
+    ///
+    /// # Errors
+    /// Why it is not durable.
+    pub fn sign_config(&mut self, digest: &Digest, signed: Option<&Signed>) -> Result<(), StoreError> {
+        let Some(signed) = signed else { return Ok(()) };
+        let path = self.config_dir(digest)?.join(METADATA);
+        let text = self.read_text(&path).map_err(|why| StoreError::disk(&path, why))?.unwrap_or_default();
+        let mut metadata = serde_json::from_str::<Metadata>(&text).map_err(|error| StoreError::disk(&path, error))?;
+        if metadata.signed.as_ref() == Some(signed) {
+            return Ok(());
+        }
+        metadata.signed = Some(signed.clone());
+        let text = encoded(&metadata)?;
+        self.replace(&path, text.as_bytes())
     }
 
     fn write_or_keep(&mut self, content: &Configuration, text: &str) -> Result<GivenFiles, StoreError> {
@@ -160,18 +185,15 @@ impl<D: Disk> FsStore<D> {
         let files: BTreeMap<String, &str> =
             files.chain(copies).chain([(KUBELET.to_owned(), text)]).chain(flags_file).collect();
         let sha256 = files.iter().map(|(name, content)| (name.clone(), checksum(content.as_bytes()))).collect();
-        let mut metadata = Metadata { sha256, shadowed: shadowed.clone() };
-        let encode =
-            |metadata: &Metadata| serde_json::to_string(metadata).map_err(|error| StoreError::new(error.to_string()));
-
+        let mut metadata = Metadata { sha256, shadowed: shadowed.clone(), signed: None };
         let Ok(found) = self.open_config(digest) else {
             self.base_dirs()?;
             let is_in =
                 |tree: &str| files.keys().any(|name| name.split_once('/').is_some_and(|(first, _)| first == tree));
             let trees: Vec<&str> = TREES.into_iter().filter(|tree| is_in(tree)).collect();
-            let metadata = encode(&metadata)?;
+            let metadata = encoded(&metadata)?;
             let contents = files.iter().map(|(name, content)| (name.as_str(), *content));
-            let written = self.write_whole(&dir, &trees, contents.chain([(METADATA, metadata.as_str())]), None);
+            let written = self.write_whole(&dir, &trees, contents.chain([(METADATA, metadata.as_str())]));
             if written.is_err() {
                 self.suspect.insert(dir.clone());
             }
@@ -186,8 +208,8 @@ impl<D: Disk> FsStore<D> {
             && let Ok(there) = serde_json::from_str::<Metadata>(&there)
         {
             // For people; a full disk must not keep out a configuration that is there.
-            metadata.sha256 = there.sha256;
-            let _ = self.replace(&dir.join(METADATA), encode(&metadata)?.as_bytes());
+            (metadata.sha256, metadata.signed) = (there.sha256, there.signed);
+            let _ = self.replace(&dir.join(METADATA), encoded(&metadata)?.as_bytes());
         }
         Ok(given_files(&dir, drop_ins))
     }
@@ -202,6 +224,10 @@ impl<D: Disk> FsStore<D> {
         }
         Ok(())
     }
+}
+
+fn encoded(metadata: &Metadata) -> Result<String, StoreError> {
+    serde_json::to_string(metadata).map_err(|error| StoreError::new(error.to_string()))
 }
 
 fn given_files(dir: &Path, drop_ins: &[DropIn]) -> GivenFiles {

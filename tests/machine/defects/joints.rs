@@ -196,7 +196,7 @@ fn seeing_the_same_version_again_does_not_wipe_the_pause() {
             }
             node.pass(2);
         }
-        let is_save = |it: &&Effect| matches!(it, Effect::Store(StoreRequest::Save(..)));
+        let is_save = |it: &&Effect| matches!(it, Effect::Store(StoreRequest::Save(..) | StoreRequest::SaveAnew(..)));
         node.effects[before..].iter().filter(is_save).count()
     };
     assert!(saves(true) <= saves(false) + 5, "{} and {}", saves(true), saves(false));

@@ -380,7 +380,8 @@ fn a_checkpoint_that_cannot_be_read_back_is_not_downloaded_without_a_pause() {
     node.store.loses_checkpoints = true;
     let before = node.effects.len();
     node.assign("x").pass(minutes(5));
-    let saves = count(&node, before, |it| matches!(it, Effect::Store(StoreRequest::Save(..))));
+    let saves =
+        count(&node, before, |it| matches!(it, Effect::Store(StoreRequest::Save(..) | StoreRequest::SaveAnew(..))));
     assert!((3..20).contains(&saves), "saved {saves} times in five minutes");
     node.store.loses_checkpoints = false;
     node.pass(minutes(2));

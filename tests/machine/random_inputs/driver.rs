@@ -6,6 +6,7 @@ use std::time::Duration;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::digest::Digest;
 use kubelet_config::pods::PodInventory;
+use kubelet_config::policy::Admission;
 use kubelet_config::source::Source;
 use kubelet_supervisor::machine::evidence::{LeaseObservation, Query};
 use kubelet_supervisor::machine::model::{
@@ -310,13 +311,21 @@ impl Driver {
                 }
                 Input::Answer(ticket, Answer::Recorded(result))
             }
-            StoreRequest::Save(ticket, source, _) => {
+            StoreRequest::Save(ticket, ..) if result.is_err() && ticket.is_multiple_of(2) => {
+                Input::Answer(ticket, Answer::OtherBytesSaved)
+            }
+            StoreRequest::Save(ticket, source, _) | StoreRequest::SaveAnew(ticket, source, _) => {
                 if result.is_ok() {
                     self.checkpoints.insert(source);
                 }
                 Input::Answer(ticket, Answer::Saved(result))
             }
             StoreRequest::Load(ticket, target) => Input::Answer(ticket, Answer::Loaded(id, self.load(&target, result))),
+            StoreRequest::JudgeNamespace(ticket, _) => {
+                let refused = (ticket % 9 == 0).then(|| "the node's policy: its namespace".to_owned());
+                let admission = Admission { refused, ..Admission::default() };
+                Input::Answer(ticket, Answer::NamespaceJudged(result.map(|()| admission)))
+            }
             StoreRequest::Verify(ticket, _) => Input::Answer(ticket, Answer::Verified(Verification::default())),
             StoreRequest::SwapStateFiles(ticket, _) => {
                 Input::Answer(ticket, Answer::StateFilesSwapped(result.map(|()| StateFilesFound::InOrder)))

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kubelet_config::assignment::Assignment;
 use kubelet_config::pods::PodInventory;
+use kubelet_config::policy::Admission;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
 use kubelet_supervisor::machine::command::{Command, Target};
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, NodePressure, NodeReadiness};
@@ -18,7 +19,7 @@ use kubelet_supervisor::machine::{Answer, FetchError, Input, Ticket};
 use super::values::{payload, reference, rendered, source};
 
 /// How many there are.
-pub const KINDS: usize = 38;
+pub const KINDS: usize = 40;
 
 /// Its number. Whoever adds an input adds it here, to [`KINDS`] and to [`make`].
 pub fn kind(input: &Input) -> usize {
@@ -61,6 +62,8 @@ pub fn kind(input: &Input) -> usize {
         Input::PreflightRequested { .. } => 35,
         Input::Answer(_, Answer::StreamsObserved(..)) => 36,
         Input::Retire => 37,
+        Input::Answer(_, Answer::OtherBytesSaved) => 38,
+        Input::Answer(_, Answer::NamespaceJudged(_)) => 39,
     }
 }
 
@@ -120,6 +123,8 @@ pub fn make(kind: usize, seed: u8) -> Input {
         35 => preflight(seed),
         36 => Input::Answer(ticket, Answer::StreamsObserved(streams(seed))),
         37 => Input::Retire,
+        38 => Input::Answer(ticket, Answer::OtherBytesSaved),
+        39 => Input::Answer(ticket, Answer::NamespaceJudged(result.map(|()| Admission::default()))),
         _ => Input::Tick,
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kubelet_config::digest::Digest;
 use kubelet_config::pods::PodInventory;
+use kubelet_config::policy::Admission;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::Source;
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, Query};
@@ -89,13 +90,16 @@ impl World {
                 (self.records, self.written) = (*records, true);
                 Some(Input::Answer(ticket, Answer::Recorded(Ok(()))))
             }
-            StoreRequest::Save(ticket, source, _) => {
+            StoreRequest::Save(ticket, source, _) | StoreRequest::SaveAnew(ticket, source, _) => {
                 self.checkpoints.insert(source);
                 Some(Input::Answer(ticket, Answer::Saved(Ok(()))))
             }
             StoreRequest::Load(ticket, target) => {
                 let loaded = self.load(&target);
                 Some(Input::Answer(ticket, Answer::Loaded(id, loaded)))
+            }
+            StoreRequest::JudgeNamespace(ticket, _) => {
+                Some(Input::Answer(ticket, Answer::NamespaceJudged(Ok(Admission::default()))))
             }
             StoreRequest::Verify(ticket, _) => Some(Input::Answer(ticket, Answer::Verified(Verification::default()))),
             StoreRequest::SwapStateFiles(ticket, _) => {

@@ -189,8 +189,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "it is saved under another version",
         file: "machine/change.rs",
         function: "consider",
-        original: "StoreRequest::Save(ticket, of, payload)",
-        mutated: r#"StoreRequest::Save(ticket, Source { resource_version: "1".to_owned(), ..of }, payload)"#,
+        original: "(source.clone(), payload.identity())",
+        mutated: r#"(Source { resource_version: "1".to_owned(), ..source.clone() }, payload.identity())"#,
     },
     Mutant {
         law: Law::NothingLost,
@@ -645,7 +645,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "another assignment is not watched",
         file: "machine/sync.rs",
         function: "node_assignment",
-        original: "self.effects.push(Effect::Watch(after));",
+        original: "self.seek_config_map(after);",
         mutated: "",
     },
 ];

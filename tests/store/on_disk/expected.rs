@@ -149,6 +149,7 @@ pub fn records(phase: Phase) -> Records {
         }),
         retried: Some("2027-01-15T06:00:00Z".to_owned()),
         sequences: BTreeMap::new(),
+        payloads: BTreeMap::new(),
         local_hazards: None,
         started: None,
     }

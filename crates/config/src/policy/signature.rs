@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::assignment::is_subdomain;
 use crate::digest::{decode_base64, sha256};
+use crate::flags;
 use crate::hazard::Acknowledged;
 use crate::reported::bounded;
 use crate::source::{Merge, is_safe_key};
@@ -118,6 +119,8 @@ pub struct Signable<'a> {
     pub merge: &'a str,
     /// The annotation `acknowledge`.
     pub acknowledge: Option<&'a str>,
+    /// The annotation `courtesy`.
+    pub courtesy: Option<&'a str>,
 }
 
 impl Signatures {
@@ -136,17 +139,34 @@ impl Signatures {
         let (trusted, comment) = self.verified(text, bytes).map_err(fail)?;
         let comment = Comment::parse(&comment).map_err(|why| fail(format!("trusted comment: {why}")))?;
         comment.check(what).map_err(fail)?;
-        if let Some(pools) = self.pools.as_ref().filter(|pools| !pools.contains(&comment.pool)) {
-            let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
-            return Err(fail(format!(
-                "it is for pool {}, and this node takes those for {}",
-                comment.pool,
-                pools.join(", ")
-            )));
-        }
+        self.check_pool(&comment.pool).map_err(fail)?;
         let Comment { pool, sequence, expires, .. } = comment;
         let (key, key_id, key_not_after) = (trusted.name.clone(), trusted.id.clone(), trusted.not_after);
         Ok(Some(Signed { key, key_id, pool, sequence, expires, key_not_after }))
+    }
+
+    /// The signature that was verified on a content when it was made: it counts while the policy has its key, and its pool.
+    /// `None` if there is none, and none need be.
+    ///
+    /// # Errors
+    /// Why the content is not started.
+    pub fn kept(&self, signed: Option<&Signed>) -> Result<Option<Signed>, String> {
+        let Some(signed) = signed else {
+            let why = "no signature was verified on this content, and the policy requires one";
+            return if self.required { Err(why.to_owned()) } else { Ok(None) };
+        };
+        let Some(trusted) = self.keys.iter().find(|key| key.id == signed.key_id) else {
+            return Err(format!("signed with key {}, which the policy does not have", signed.key_id));
+        };
+        self.check_pool(&signed.pool)?;
+        let (key, key_not_after) = (trusted.name.clone(), trusted.not_after);
+        Ok(Some(Signed { key, key_not_after, ..signed.clone() }))
+    }
+
+    fn check_pool(&self, pool: &str) -> Result<(), String> {
+        let Some(pools) = self.pools.as_ref().filter(|pools| !pools.contains(pool)) else { return Ok(()) };
+        let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
+        Err(format!("it is for pool {pool}, and this node takes those for {}", pools.join(", ")))
     }
 
     /// The key that signed these bytes, and the trusted comment.
@@ -212,13 +232,17 @@ pub struct Comment {
     pub sequence: u64,
     /// From then on it is not taken up, seconds since 1970.
     pub expires: u64,
+    /// The key with the bytes: another one has other flags beside it.
+    key: String,
     merge: Merge,
     acknowledge: BTreeSet<String>,
+    /// As the annotation has it.
+    courtesy: Option<String>,
     /// The SHA-256 of each other key.
     files: BTreeMap<String, String>,
 }
 
-const ENTRIES: [&str; 7] = ["kind", "pool", "sequence", "expires", "merge", "acknowledge", "files"];
+const ENTRIES: [&str; 9] = ["kind", "key", "pool", "sequence", "expires", "merge", "acknowledge", "courtesy", "files"];
 
 impl Comment {
     /// Reads the trusted comment in the text of a signature file, which is not verified by that.
@@ -234,6 +258,12 @@ impl Comment {
     #[must_use]
     pub fn acknowledge(&self) -> String {
         self.acknowledge.iter().cloned().collect::<Vec<_>>().join(",")
+    }
+
+    /// The annotation `courtesy` that it was signed with.
+    #[must_use]
+    pub fn courtesy(&self) -> Option<&str> {
+        self.courtesy.as_deref()
     }
 
     /// Reads a trusted comment.
@@ -258,6 +288,14 @@ impl Comment {
         if kind != KIND {
             return Err(wrong("kind", kind, KIND));
         }
+        let key = entry("key")?;
+        if !is_safe_key(key) {
+            return Err(wrong("key", key, "the ConfigMap's key with the signed bytes, such as kubelet"));
+        }
+        let courtesy = Some(entry("courtesy")?).filter(|text| *text != "none");
+        if courtesy == Some("") {
+            return Err(wrong("courtesy", "", "none, or a duration such as 10m"));
+        }
         let sequence = entry("sequence")?;
         let number = sequence.parse::<u64>().ok().filter(|number| number.to_string() == sequence);
         let expires = entry("expires")?;
@@ -266,11 +304,13 @@ impl Comment {
             sequence: number.ok_or_else(|| wrong("sequence", sequence, "a number"))?,
             expires: seconds(expires)
                 .ok_or_else(|| wrong("expires", expires, "a time in RFC 3339, such as 2027-06-30T00:00:00Z"))?,
+            key: key.to_owned(),
             merge: entry("merge")?.parse()?,
             acknowledge: match entry("acknowledge")? {
                 "none" => BTreeSet::new(),
                 words => words_of(words),
             },
+            courtesy: courtesy.map(str::to_owned),
             files: files(entry("files")?)?,
         })
     }
@@ -280,6 +320,10 @@ impl Comment {
     /// # Errors
     /// What is not as it was signed.
     pub fn check(&self, what: &Signable<'_>) -> Result<(), String> {
+        if what.key != self.key {
+            let (signed, there) = (shown(&self.key), shown(what.key));
+            return Err(format!("it was signed with key={signed}, and lies beside key {there}"));
+        }
         if what.merge.parse::<Merge>() != Ok(self.merge) {
             let (signed, would) = (self.merge.as_str(), shown(what.merge));
             return Err(format!("it was signed with merge={signed}, and would be merged by {would:?}"));
@@ -291,6 +335,17 @@ impl Comment {
             return Err(format!(
                 "it was signed with acknowledge={signed:?}, and the annotation is {:?}",
                 shown(&there)
+            ));
+        }
+        if what.courtesy != self.courtesy() {
+            let [signed, there] = [self.courtesy(), what.courtesy].map(|text| shown(text.unwrap_or("none")));
+            return Err(format!("it was signed with courtesy={signed}, and the annotation is {there:?}"));
+        }
+        let flags = format!("{}{}", what.key, flags::KEY_SUFFIX);
+        let is_foreign = |key: &&String| key.ends_with(flags::KEY_SUFFIX) && **key != flags;
+        if let Some(key) = what.data.keys().chain(self.files.keys()).find(is_foreign) {
+            return Err(format!(
+                "key {key} has the flags of another configuration: beside this one only {flags} may be"
             ));
         }
         let others = |key: &str| key != what.key && !key.ends_with(KEY_SUFFIX);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::digest::sha256;
 use crate::flags::FlagOverrides;
 
 const HEAD: &str = "apiVersion: kubelet-supervisor.io/v1alpha1\nkind: NodePolicy\n";
@@ -252,7 +253,7 @@ fn data(signature: &str) -> BTreeMap<String, String> {
 const GOOD: &str = include_str!("fixtures/good.minisig");
 
 fn verified(signatures: &Signatures, data: &BTreeMap<String, String>) -> Result<Option<Signed>, String> {
-    signatures.verify(&Signable { key: "kubelet", data, merge: "overlay", acknowledge: None })
+    signatures.verify(&Signable { key: "kubelet", data, merge: "overlay", acknowledge: None, courtesy: None })
 }
 
 #[test]
@@ -325,11 +326,54 @@ fn what_was_not_signed_is_refused() {
     let told = verified(&signatures("  pools: [pool-b]"), &data(GOOD)).unwrap_err();
     assert!(told.contains("for pool pool-a, and this node takes those for pool-b"), "{told}");
     let data = data(GOOD);
-    let of = |merge, acknowledge| {
-        signatures("").verify(&Signable { key: "kubelet", data: &data, merge, acknowledge }).unwrap_err()
+    let of = |merge, acknowledge, courtesy| {
+        signatures("").verify(&Signable { key: "kubelet", data: &data, merge, acknowledge, courtesy }).unwrap_err()
     };
-    assert!(of("replace", None).contains("signed with merge=overlay"));
-    assert!(of("overlay", Some("all")).contains("acknowledge=\"\", and the annotation is \"all\""));
+    assert!(of("replace", None, None).contains("signed with merge=overlay"));
+    assert!(of("overlay", Some("all"), None).contains("acknowledge=\"\", and the annotation is \"all\""));
+    assert!(of("overlay", None, Some("10m")).contains("courtesy=none, and the annotation is \"10m\""));
+}
+
+/// The signed flags lie beside the signed key: under another one they would be nobody's.
+#[test]
+fn a_signature_is_of_one_key() {
+    let mut moved = data(GOOD);
+    for (from, to) in [("kubelet", "x"), ("kubelet.minisig", "x.minisig")] {
+        let text = moved.remove(from).unwrap();
+        moved.insert(to.to_owned(), text);
+    }
+    let of = |data: &BTreeMap<String, String>| {
+        let what = Signable { key: "x", data, merge: "overlay", acknowledge: None, courtesy: None };
+        signatures("").verify(&what).unwrap_err()
+    };
+    assert!(of(&moved).contains("signed with key=kubelet, and lies beside key x"), "{}", of(&moved));
+    moved.remove("kubelet.flags");
+    assert!(of(&moved).contains("signed with key=kubelet"));
+    let mut more = data(GOOD);
+    more.insert("x.flags".to_owned(), "--v=4\n".to_owned());
+    let told = verified(&signatures(""), &more).unwrap_err();
+    assert!(told.contains("key x.flags has the flags of another configuration"), "{told}");
+    let comment = "kind=kubelet-config key=kubelet pool=a sequence=7 expires=2030-01-01T00:00:00Z merge=overlay \
+                   acknowledge=none courtesy=none files=";
+    let flags = sha256(b"--v=4\n");
+    let comment = Comment::parse(&format!("{comment}kubelet.flags:{flags},x.flags:{flags}")).unwrap();
+    let what = Signable { key: "kubelet", data: &more, merge: "overlay", acknowledge: None, courtesy: None };
+    assert!(comment.check(&what).unwrap_err().contains("key x.flags"), "signed or not");
+}
+
+/// What was verified when a content was made counts while key and pool do, however old it is.
+#[test]
+fn what_was_verified_once_is_not_timed_anew() {
+    let signed = verified(&signatures(""), &data(GOOD)).unwrap().unwrap();
+    let of = |policy: &Signatures, signed: Option<&Signed>| policy.kept(signed);
+    assert_eq!(of(&signatures(""), Some(&signed)), Ok(Some(signed.clone())));
+    assert!(of(&signatures(""), None).unwrap_err().contains("no signature was verified on this content"));
+    assert_eq!(of(&signatures("  required: false"), None), Ok(None));
+    assert!(of(&signatures("  pools: [pool-b]"), Some(&signed)).unwrap_err().contains("for pool pool-a"));
+    let other = policy(&format!("signatures: {{keys: [{{name: ops, key: {}}}]}}", public_key(OTHER)));
+    assert!(of(&other.signatures.unwrap(), Some(&signed)).unwrap_err().contains("which the policy does not have"));
+    let long_ago = Signed { expires: 1, key_not_after: Some(1), ..signed };
+    assert!(of(&signatures(""), Some(&long_ago)).is_ok());
 }
 
 #[test]
@@ -351,11 +395,17 @@ fn who_need_not_sign_and_who_takes_over() {
 
 #[test]
 fn trusted_comments() {
-    const COMMENT: &str = "kind=kubelet-config pool=a sequence=7 expires=2030-01-01T00:00:00Z merge=replace acknowledge=pods,maxPods files=none";
+    const COMMENT: &str = "kind=kubelet-config key=kubelet pool=a sequence=7 expires=2030-01-01T00:00:00Z merge=replace \
+                           acknowledge=pods,maxPods courtesy=10m files=none";
     assert!(Comment::parse(COMMENT).is_ok());
     for (from, to, why) in [
         ("kind=kubelet-config", "kind=image", "must be kubelet-config"),
         ("pool=a ", "", "pool= is missing"),
+        ("key=kubelet ", "", "key= is missing"),
+        ("key=kubelet", "key=", "such as kubelet"),
+        ("key=kubelet", "key=../x", "such as kubelet"),
+        ("courtesy=10m ", "", "courtesy= is missing"),
+        ("courtesy=10m", "courtesy=", "none, or a duration"),
         ("pool=a", "pool=a pool=a", "twice"),
         ("pool=a", "pool=A", "no name of a pool"),
         ("pool=a", "pool=a  ", "none of its entries"),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exposition::http::Readiness;
+use exposition::slots::Slots;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
@@ -12,7 +13,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 use super::leader_elector::LeadershipGuard;
 use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolStatus};
@@ -88,10 +88,10 @@ impl Metrics {
 
     /// To whoever asks, for ever.
     pub(super) async fn serve(&self, listener: TcpListener) {
-        let slots = Arc::new(Semaphore::new(CONNECTIONS));
-        let connection = |stream| {
+        let slots = Slots::new(CONNECTIONS);
+        let connection = |stream, peer| {
             let metrics = self.clone();
-            exposition::http::serve(stream, &slots, move |request| {
+            exposition::http::serve(stream, Some(peer), &slots, move |request| {
                 let metrics = metrics.clone();
                 async move { exposition::http::answer(&request, &metrics.readiness(), || metrics.open_metrics()) }
             });

@@ -7,6 +7,7 @@ use std::time::Duration;
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::own_files::DropIn;
+use kubelet_config::policy::Admission;
 use kubelet_config::rendering::HealthzTarget;
 use kubelet_config::source::{Merge, Payload, Source};
 use kubelet_supervisor::adapters::kube::KubeCluster;
@@ -161,12 +162,15 @@ impl ports::Store for Disk {
                 self.records = *records;
                 Input::Answer(ticket, Answer::Recorded(Ok(())))
             }
-            StoreRequest::Save(ticket, source, payload) => {
+            StoreRequest::Save(ticket, source, payload) | StoreRequest::SaveAnew(ticket, source, payload) => {
                 self.checkpoints.insert(source, Payload::clone(&payload));
                 Input::Answer(ticket, Answer::Saved(Ok(())))
             }
             StoreRequest::Load(ticket, target) => {
                 Input::Answer(ticket, Answer::Loaded(kubelet_id(), self.load(&target)))
+            }
+            StoreRequest::JudgeNamespace(ticket, _) => {
+                Input::Answer(ticket, Answer::NamespaceJudged(Ok(Admission::default())))
             }
             StoreRequest::Verify(ticket, _) => Input::Answer(ticket, Answer::Verified(Verification::default())),
             StoreRequest::SwapStateFiles(ticket, _) => {

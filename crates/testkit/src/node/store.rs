@@ -62,6 +62,10 @@ pub struct Store {
     pub damaged: BTreeSet<String>,
     /// Checkpoints are saved, and are not there.
     pub loses_checkpoints: bool,
+    /// Of these other bytes were saved, in another life.
+    pub other_bytes: BTreeSet<String>,
+    /// Namespaces that the policy refuses.
+    pub foreign: BTreeSet<String>,
     /// EIO for the record.
     pub record_unreadable: bool,
     /// Whether there is a policy.
@@ -211,11 +215,20 @@ impl Node {
                 let result = written.map(|()| self.store.record(&records));
                 Some(Input::Answer(ticket, Answer::Recorded(result)))
             }
-            StoreRequest::Save(ticket, source, _) => {
+            StoreRequest::Save(ticket, source, _) if self.store.other_bytes.contains(&source.reference.name) => {
+                Some(Input::Answer(ticket, Answer::OtherBytesSaved))
+            }
+            StoreRequest::Save(ticket, source, _) | StoreRequest::SaveAnew(ticket, source, _) => {
                 if written.is_ok() && !self.store.loses_checkpoints {
                     self.store.checkpoints.insert(source);
                 }
                 Some(Input::Answer(ticket, Answer::Saved(written)))
+            }
+            StoreRequest::JudgeNamespace(ticket, namespace) => {
+                let refused =
+                    self.store.foreign.contains(&namespace).then(|| format!("the node's policy: {namespace}"));
+                let admission = Admission { policy: self.store.policy.clone(), refused, ..Admission::default() };
+                Some(Input::Answer(ticket, Answer::NamespaceJudged(Ok(admission))))
             }
             StoreRequest::Load(ticket, target) => {
                 let result = if fails { Err(eio()) } else { self.load(&target) };

@@ -55,7 +55,7 @@ impl SimStore {
 
     fn serve(&mut self, request: StoreRequest) -> Vec<Input> {
         let saved = match &request {
-            StoreRequest::Save(_, source, _) => Some(source.clone()),
+            StoreRequest::Save(_, source, _) | StoreRequest::SaveAnew(_, source, _) => Some(source.clone()),
             _ => None,
         };
         let rendered = match &request {
@@ -96,7 +96,7 @@ impl SimStore {
 
     fn note(&self, request: &StoreRequest) {
         match request {
-            StoreRequest::Save(_, source, payload) => {
+            StoreRequest::Save(_, source, payload) | StoreRequest::SaveAnew(_, source, payload) => {
                 self.outside.note(Call::Save);
                 self.outside.0.borrow_mut().check_save(source, payload);
             }

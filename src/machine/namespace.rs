@@ -1,0 +1,160 @@
+//! The namespace of a ConfigMap is asked before anything of it: before it is fetched, saved, parsed or told. The policy is read by the
+//! store's thread each time, as for whatever is loaded.
+
+use super::asks::Asker;
+use super::io::{Effect, StoreRequest};
+use super::model::Moment;
+use super::sync::Resolution;
+use super::{Counter, State, events, limits};
+use kubelet_config::policy::Admission;
+use kubelet_config::source::ConfigMapRef;
+use kubelet_config::status::SyncError;
+
+/// What the policy says of the assigned ConfigMap's namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Namespace {
+    permit: Permit,
+    /// It is asked then.
+    due: Option<Moment>,
+    /// So often in a row nobody could say.
+    failures: u32,
+    /// This refusal was told.
+    told: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Permit {
+    /// Nobody said so far.
+    #[default]
+    Unknown,
+    Granted,
+    Refused(String),
+}
+
+impl Namespace {
+    /// True if what comes of the assigned ConfigMap may be looked at.
+    pub(super) fn is_granted(&self) -> bool {
+        self.permit == Permit::Granted
+    }
+
+    pub(super) fn refusal(&self) -> Option<&str> {
+        match &self.permit {
+            Permit::Refused(why) => Some(why),
+            Permit::Unknown | Permit::Granted => None,
+        }
+    }
+}
+
+impl State {
+    /// Another object is assigned, or none: it is watched once the policy lets it be.
+    pub(super) fn seek_config_map(&mut self, reference: Option<ConfigMapRef>) {
+        let told = self.namespace.told.take();
+        self.namespace = Namespace { told, ..Namespace::default() };
+        self.asks.forget(Asker::Namespace);
+        match reference {
+            Some(reference) if !self.is_own(&reference) => self.namespace.due = Some(self.clock.now),
+            reference => {
+                self.namespace.permit = Permit::Granted;
+                self.effects.push(Effect::Watch(reference));
+            }
+        }
+    }
+
+    /// It is asked for once more.
+    pub(super) fn seek_again(&mut self) {
+        if self.namespace.is_granted() {
+            self.effects.push(Effect::Watch(self.sync.assigned_map().cloned()));
+        }
+    }
+
+    /// The policy may be another one, or who assigned it.
+    pub(super) fn ask_namespace(&mut self) {
+        if self.sync.assigned_map().is_some_and(|reference| !self.is_own(reference)) {
+            self.namespace.due = Some(self.clock.now);
+        }
+    }
+
+    /// The node's own files are in no namespace.
+    fn is_own(&self, reference: &ConfigMapRef) -> bool {
+        self.settings.follow_local && reference.is_local_files()
+    }
+
+    pub(super) fn tick_namespace(&mut self) {
+        if !self.is_time_to_ask(Asker::Namespace, self.namespace.due) {
+            return;
+        }
+        self.namespace.due = None;
+        if let Some(reference) = self.sync.assigned_map() {
+            let namespace = reference.namespace.clone();
+            self.ask(Asker::Namespace, limits::STORE_DEADLINE, |ticket| {
+                Effect::Store(StoreRequest::JudgeNamespace(ticket, namespace))
+            });
+        }
+    }
+
+    /// The policy's word on the assigned ConfigMap's namespace.
+    pub(super) fn namespace_judged(&mut self, result: Result<Admission, String>) {
+        let Some(reference) = self.sync.assigned_map().cloned() else { return };
+        let told = result.and_then(|admission| match self.unreadable_policy(&admission) {
+            Some(why) => Err(why),
+            None => Ok(self.namespace_refusal(admission)),
+        });
+        match told {
+            // What is watched already is watched on: whatever is loaded is refused meanwhile.
+            Err(why) => {
+                let failures = &mut self.namespace.failures;
+                self.namespace.due = Some(self.clock.retry(failures, limits::RETRY_FIRST, limits::RETRY_MAX));
+                if !self.namespace.is_granted() {
+                    self.sync_failed(SyncError::Internal, why);
+                }
+            }
+            Ok(Some(why)) => self.refuse_namespace(&reference, why),
+            Ok(None) => {
+                (self.namespace.failures, self.namespace.told) = (0, None);
+                if !self.namespace.is_granted() {
+                    self.namespace.permit = Permit::Granted;
+                    self.sync.forget_error();
+                    self.effects.push(Effect::Watch(Some(reference)));
+                }
+            }
+        }
+    }
+
+    /// Why nobody can say, as the policy cannot be read.
+    pub(super) fn unreadable_policy(&mut self, admission: &Admission) -> Option<String> {
+        self.note_policy(&admission.policy);
+        admission.policy.admits_nothing()
+    }
+
+    /// Why a namespace is refused, if it is.
+    pub(super) fn namespace_refusal(&self, admission: Admission) -> Option<String> {
+        let by_label = admission.refused_by_label.filter(|_| self.sync.is_by_labels());
+        admission.refused.or(by_label)
+    }
+
+    fn refuse_namespace(&mut self, reference: &ConfigMapRef, why: String) {
+        self.namespace.failures = 0;
+        let told = format!("{}/{}: {why}", reference.namespace, reference.name);
+        if self.namespace.told.as_ref() != Some(&told) {
+            self.emit(events::rejected_unseen(&told));
+            self.count(Counter::PolicyRefused);
+            self.namespace.told = Some(told);
+        }
+        self.namespace.permit = Permit::Refused(why);
+        self.sync.forget_config_map();
+        self.effects.push(Effect::Watch(None));
+    }
+
+    /// What a refused namespace comes to. What was taken up from there before goes on, and is told as forbidden.
+    pub(super) fn refused_resolution(&self) -> Option<Resolution> {
+        let why = self.namespace.refusal()?;
+        let assigned = self.sync.assigned_map();
+        let records = self.records();
+        let tried = records.phase.trial().map(|attempt| &attempt.version);
+        let mut taken_up = records.last_known_good.iter().chain(tried);
+        if taken_up.any(|version| Some(&version.source.reference) == assigned) {
+            return Some(Resolution::Nothing);
+        }
+        Some(Resolution::Failed(SyncError::Download, why.to_owned()))
+    }
+}
