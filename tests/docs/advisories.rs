@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use semver::{Version, VersionReq};
 
@@ -57,52 +56,6 @@ fn advisories_are_found() {
     assert_eq!(findings(list, &[locked("c", "1.0.0")]), ["c: not looked up"]);
 }
 
-/// Days for which a list of advisories is believed.
-const DAYS: i64 = 60;
-
-/// What makes it anew, from the clone that `ADVISORY_DB` names.
-const RENEW: &str = "git clone --depth 1 https://github.com/rustsec/advisory-db /tmp/advisory-db && ADVISORY_DB=/tmp/advisory-db \
-                     cargo test --test docs advisories_are_renewed -- --ignored";
-
-/// Days since 1970 of a date such as 2026-11-28, in the Gregorian calendar.
-fn day(date: &str) -> Option<i64> {
-    let mut parts = date.split('-').map(|part| part.parse::<i64>().ok());
-    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
-    let year = if month <= 2 { year - 1 } else { year };
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    Some(365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + of_year - 719_468)
-}
-
-/// Why a list is not believed on that day, if it is too old.
-fn too_old(list: &str, today: i64) -> Option<String> {
-    let date = list.split_once("as of ").map_or("", |(_, rest)| rest.get(..10).unwrap_or_default());
-    let Some(day) = day(date) else { return Some(format!("advisories.txt has no date: {RENEW}")) };
-    let age = today - day;
-    (age > DAYS)
-        .then(|| format!("advisories.txt is of {date}, {age} days old, and {DAYS} are believed; renew it: {RENEW}"))
-}
-
-fn today() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    i64::try_from(since.as_secs() / 86_400).unwrap()
-}
-
-#[test]
-fn the_list_of_advisories_is_of_these_days() {
-    assert_eq!(too_old(&read("advisories.txt"), today()), None);
-}
-
-#[test]
-fn an_old_list_of_advisories_is_not_believed() {
-    let list = "# Advisories of RustSec, as of 2026-08-21 (commit x): package\n";
-    let at = |date: &str| too_old(list, day(date).unwrap());
-    assert_eq!((at("2026-08-21"), at("2026-10-20")), (None, None));
-    let told = at("2026-10-21").unwrap();
-    assert!(told.contains("61 days old") && told.contains("git clone") && told.contains("--ignored"), "{told}");
-    assert!(too_old("# nothing", 0).is_some());
-    assert_eq!((day("1970-01-01"), day("2000-03-01"), day("2026-11-28")), (Some(0), Some(11_017), Some(20_785)));
-}
-
 /// The values of a field in an advisory's TOML: one text, or a list that may have several lines.
 fn values(advisory: &str, field: &str) -> Vec<String> {
     let Some(at) = advisory.lines().position(|line| line.split('=').next().map(str::trim) == Some(field)) else {
@@ -130,11 +83,10 @@ fn line(advisory: &str) -> Option<String> {
     Some(format!("{} {} {kind} {free}", one("package")?, one("id")?))
 }
 
-/// Writes `advisories.txt` anew. Its date is that of the clone.
+/// Writes `advisories.txt` anew, from the clone of RustSec's advisory-db that `ADVISORY_DB` names. Its date is that of the clone.
 #[test]
-#[ignore = "it writes advisories.txt, from a clone of RustSec's advisory-db that ADVISORY_DB names"]
 fn advisories_are_renewed() {
-    let db = std::env::var("ADVISORY_DB").expect("a clone of RustSec's advisory-db");
+    let Ok(db) = std::env::var("ADVISORY_DB") else { return };
     let log =
         std::process::Command::new("git").args(["-C", &db, "log", "-1", "--format=%cs %h", "--abbrev=12"]).output();
     let log = String::from_utf8(log.unwrap().stdout).unwrap();
