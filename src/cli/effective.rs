@@ -79,6 +79,8 @@ pub(super) fn text(rendered: &Shown, local: &LocalFiles, output: Output) -> Resu
         drop_ins: &configuration.drop_ins,
         args: &args.with(overrides),
         added: &KubeletArgs::default().with(overrides),
+        // Where there is a payload the directory is left out if it is empty.
+        merges: !configuration.drop_ins.is_empty() || configuration.payload.is_none() && args.has("config-dir"),
     };
     let fields = fields(&layers(&sources), local.version.minor());
     Ok(match output {

@@ -249,7 +249,7 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
             notes: out.notes,
             problems: out.problems,
             shadowed: out.shadowed,
-            runtime: self.args.runtime_socket(&out.effective),
+            runtime: self.args.runtime_socket(&out.effective, self.local.kubelet_minor()),
             effective: Arc::new(out.effective),
             ignores_eviction,
             annotations,
@@ -263,8 +263,10 @@ impl<D: Disk, L: Local> StoreWorker<D, L> {
         let args = self.args.with(&found.overrides);
         let policy = Policy::read(&self.local);
         let signed = self.signed_before(digest, source, found, &policy);
-        let Effective { value, healthz } =
-            rendering::effective(&found.value, &found.drop_ins, &args, self.local.kubelet_minor());
+        let Effective { value, healthz } = {
+            let merges = !found.drop_ins.is_empty();
+            rendering::effective(&found.value, &found.drop_ins, (&args, merges), self.local.kubelet_minor())
+        };
         let judged = (&value, &found.overrides);
         let admission = policy.admission(Some(source), judged, signed, &self.args, &self.local);
         let out = Configuration {

@@ -120,7 +120,10 @@ impl Host for Faulty {
 impl Cluster for Faulty {
     fn submit(&mut self, request: ClusterRequest) {
         match request {
-            ClusterRequest::Watch(_) => self.gate.call("cluster.watch", || ()),
+            ClusterRequest::Watch(Some(map)) => {
+                self.reply("cluster.watch", Input::ConfigMap(Arc::new(payload(&map.name))));
+            }
+            ClusterRequest::Watch(None) => self.gate.call("cluster.watch", || ()),
             ClusterRequest::Publish(status) => self.tell(&status),
             ClusterRequest::Emit(entry) => self.reply("cluster.emit", Input::Reported(entry.number)),
             ClusterRequest::Query(ClusterQuery::Lease(ticket)) => {

@@ -215,7 +215,6 @@ fn hear(story: UnixStream, inputs: &UnboundedSender<Input>, healthz: &AtomicBool
                     kubelet_config_key: "kubelet".to_owned(),
                 };
                 send(Input::Node(Assignment::Map(reference)));
-                send(Input::ConfigMap(Arc::new(payload(name))));
             }
             ("preflight", name) => {
                 send(Input::PreflightRequested { request: Some(format!("kube-system/{name}/kubelet")), answer: None });

@@ -97,6 +97,8 @@ fn a_sticky_directory_on_the_way_is_no_harm_and_what_a_stranger_made_in_it_is() 
     mode(rig.dir.path(), 0o755);
     let dir = rig.at("tmp/dynamic");
     rig.option("--dynamic-config-dir", dir.to_str().unwrap());
+    // As long as it is not there, others could make it first.
+    fs::create_dir(&dir).unwrap();
     rig.up();
     let good = rig.prove("a", &configuration("maxPods: 42"));
     rig.stop();

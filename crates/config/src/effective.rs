@@ -15,6 +15,7 @@ use crate::hazard::table::{self, Unset};
 use crate::hazard::{self, defaults};
 use crate::merge::{leaves, merge};
 use crate::own_files::DropIn;
+use crate::types::Type;
 use crate::{gates, schema};
 
 /// Where a value comes from.
@@ -90,6 +91,8 @@ pub struct Field {
 pub enum Layer {
     /// By RFC 7396.
     Merge(Origin, Value),
+    /// What a kubelet without any `--config` goes by.
+    WithoutFile,
     /// The kubelet's defaults, for what is not set.
     Defaults,
     /// What is empty goes: the kubelet writes what drop-ins are merged over.
@@ -115,13 +118,15 @@ pub struct Sources<'a> {
     pub args: &'a KubeletArgs,
     /// Of that, what flag overrides added.
     pub added: &'a KubeletArgs,
+    /// The kubelet merges drop-ins, though there may be none: it is given the unit's `--config-dir`.
+    pub merges: bool,
 }
 
 impl<'a> Sources<'a> {
     /// Where nobody asks what comes from where.
     #[must_use]
     pub fn of(configuration: &'a Value, drop_ins: &'a [DropIn], args: &'a KubeletArgs) -> Self {
-        Self { configuration, local: "", payload: None, drop_ins, args, added: args }
+        Self { configuration, local: "", payload: None, drop_ins, args, added: args, merges: !drop_ins.is_empty() }
     }
 }
 
@@ -131,14 +136,14 @@ pub fn layers(from: &Sources<'_>) -> Vec<Layer> {
     let mut layers = Vec::new();
     if from.configuration.is_object() {
         let (own, given) = split(from.configuration, from.payload.map(|(_, payload)| payload));
-        layers.extend(own.map(|own| Layer::Merge(Origin::LocalFile(from.local.to_owned()), own)));
+        layers.extend(own.map(|own| Layer::Merge(Origin::LocalFile(from.local.to_owned()), without_null_entries(own))));
         let name = from.payload.map_or("", |(name, _)| name);
-        layers.extend(given.map(|given| Layer::Merge(Origin::Payload(name.to_owned()), given)));
+        layers.extend(given.map(|given| Layer::Merge(Origin::Payload(name.to_owned()), without_null_entries(given))));
     } else {
-        layers.push(Layer::Merge(Origin::DefaultWithoutFile, legacy_defaults()));
+        layers.push(Layer::WithoutFile);
     }
     layers.push(Layer::Defaults);
-    if !from.drop_ins.is_empty() || from.args.has("config-dir") {
+    if from.merges {
         layers.push(Layer::Written);
         for drop_in in from.drop_ins {
             if let Ok(value) = drop_in.value() {
@@ -158,12 +163,35 @@ pub fn layers(from: &Sources<'_>) -> Vec<Layer> {
 
 /// What a kubelet without any `--config` goes by, where it differs from a file's defaults
 /// (applyLegacyDefaults, cmd/kubelet/app/options/options.go, v1.20.2 and v1.36).
-fn legacy_defaults() -> Value {
-    json!({
+fn legacy_defaults(minor: Option<u64>) -> Value {
+    let mut defaults = json!({
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},
         "readOnlyPort": 10255,
-    })
+    });
+    // Since then hard eviction has its defaults from the reader of the file alone (`loadConfigFile`).
+    if let (Some(25..), Some(fields)) = (minor, defaults.as_object_mut()) {
+        fields.insert("evictionHard".to_owned(), json!({}));
+    }
+    defaults
+}
+
+/// A file in which entries of maps that are null are what Go's decoder makes of them: the zero value, of a gate *false*. Of
+/// fields null is none.
+fn without_null_entries(mut file: Value) -> Value {
+    for hazard in table::HAZARDS {
+        let zero: Value = match hazard.of {
+            Type::Map(Type::Bool) => false.into(),
+            Type::Map(Type::Text | Type::Quantity | Type::Share | Type::Threshold | Type::Duration | Type::Flag) => {
+                "".into()
+            }
+            _ => continue,
+        };
+        if let Some(Value::Object(entries)) = file.get_mut(hazard.field) {
+            entries.values_mut().filter(|value| value.is_null()).for_each(|value| *value = zero.clone());
+        }
+    }
+    file
 }
 
 /// What of a rendered configuration the payload does not say, and what it does.
@@ -197,7 +225,8 @@ pub fn fields(layers: &[Layer], minor: Option<u64>) -> Vec<Field> {
         value: Value::Null,
         origin: Origin::Default,
     }));
-    found.retain(|field| schema::is_known(&field.path, minor));
+    // Of an unknown version it is not known what it does not read; what somebody sets is shown.
+    found.retain(|field| schema::is_known(&field.path, minor) || minor.is_none() && field.origin != Origin::Default);
     found.sort_by(|one, other| one.path.cmp(&other.path));
     found
 }
@@ -217,18 +246,22 @@ pub(crate) fn settled(value: &Value, minor: Option<u64>) -> Value {
     if let Some(Value::Object(gates)) = fields.get_mut("featureGates") {
         *gates = gates::not_default(gates, minor);
     }
+    // It enforces nothing, as an empty list does (pkg/kubelet/apis/config/validation, v1.20.2).
+    if let Some(Value::Array(enforced)) = fields.get_mut("enforceNodeAllocatable") {
+        enforced.retain(|it| it != "none");
+    }
     if fields.get("cgroupsPerQOS") == Some(&false.into()) {
         fields.entry("cgroupRoot").or_insert("".into()); // its default is for cgroupsPerQOS alone
     }
     for hazard in table::HAZARDS {
-        let is_ignored = || minor.is_some() && !schema::is_known(hazard.field, minor);
-        let Some(given) = fields.remove(hazard.field).filter(|_| !is_ignored()) else { continue };
+        let Some(given) = fields.remove(hazard.field) else { continue };
         let default = match hazard.unset {
             Unset::Like(other) => fields.get(other).cloned().unwrap_or_else(|| hazard::effective(&Value::Null, other)),
             _ => hazard::effective(&Value::Null, hazard.field),
         };
         let is_default = match hazard.unset {
             Unset::Varies => false,
+            _ if minor.is_some() && defaults::depends_on_version(hazard.field) => false,
             Unset::Zero => hazard.of.is_zero(&given),
             _ => hazard.of.is_same(&given, &default),
         };
@@ -264,7 +297,8 @@ impl View {
         let mut view = Self { value: Value::Object(Map::new()), origins: BTreeMap::new() };
         for layer in layers {
             match layer {
-                Layer::Merge(origin, patch) => view.merge(origin, patch),
+                Layer::Merge(origin, patch) => view.merge(origin, &schema::known_part(patch, minor)),
+                Layer::WithoutFile => view.merge(&Origin::DefaultWithoutFile, &legacy_defaults(minor)),
                 Layer::Defaults => view.fill(&defaults::defaulted(&view.value, minor)),
                 Layer::Written => view.leave_out_empty(),
                 Layer::DefaultsOfMerged => view.fill_merged(minor),
@@ -293,8 +327,9 @@ impl View {
     fn leave_out_empty(&mut self) {
         let is_empty =
             |value: &Value| value.as_array().is_some_and(Vec::is_empty) || *value == Value::Object(Map::new());
+        let is_pointer = |field: &str| table::find(field).is_some_and(|hazard| matches!(hazard.of, Type::Optional(_)));
         let Some(fields) = self.value.as_object_mut() else { return };
-        fields.retain(|_, value| !is_empty(value));
+        fields.retain(|field, value| !is_empty(value) || is_pointer(field));
         self.origins.retain(|path, _| path.len() != 1 || path.first().is_some_and(|field| fields.contains_key(field)));
     }
 
@@ -310,7 +345,16 @@ impl View {
 
     fn set(&mut self, origin: &Origin, setting: &Setting) {
         let Value::Object(fields) = &mut self.value else { return };
-        flags::set(fields, &setting.path, setting.value.clone());
+        let mut value = setting.value.clone();
+        // klog's patterns follow those of the file (`VModuleConfigurationPflag`, k8s.io/component-base/logs/api/v1, v1.36).
+        if setting.flag == "vmodule"
+            && let Some(Value::Array(there)) = fields.get("logging").and_then(|logging| logging.get("vmodule"))
+            && let Value::Array(given) = &mut value
+            && there != given
+        {
+            given.splice(0..0, there.iter().cloned());
+        }
+        flags::set(fields, &setting.path, value);
         for end in 0..setting.path.len() {
             self.origins.remove(setting.path.get(..end).unwrap_or_default());
         }

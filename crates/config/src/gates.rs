@@ -31,6 +31,12 @@ pub fn are_known(minor: Option<u64>) -> bool {
     minor.is_some_and(|minor| (OLDEST_SUPERVISED..=NEWEST).contains(&minor))
 }
 
+/// True for a gate that a kubelet of this minor version has; of an unknown version, for any.
+#[must_use]
+pub fn is_known(gate: &str, minor: Option<u64>) -> bool {
+    !are_known(minor) || is_group(gate) || known(minor).any(|(name, _)| name == gate)
+}
+
 /// The gates that groups among these set, each with its group. Empty where the version's gates are not known.
 pub(crate) fn set_by_groups(gates: &Map<String, Value>, minor: Option<u64>) -> Vec<(&'static str, &'static str, bool)> {
     let given = |name: &str| gates.get(name).and_then(Value::as_bool);

@@ -123,7 +123,8 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
                 "the local file sets featureGates.{NATIVE_GATE}, which kubelets from v1.24 on refuse: take it out of that file"
             ));
         }
-        let Effective { value: effective, healthz } = effective(&value, from.drop_ins, from.args, from.minor);
+        let merges = !from.drop_ins.is_empty() || from.args.has("config-dir");
+        let Effective { value: effective, healthz } = effective(&value, from.drop_ins, (from.args, merges), from.minor);
         let digest = digest(&portable, &FlagOverrides::default(), &drop_ins);
         return Ok(Configuration { value, digest, drop_ins, healthz, effective, notes, ..Configuration::default() });
     };
@@ -161,7 +162,8 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     if drop_native_gate(&mut value) {
         notes.push(format!("featureGates.{NATIVE_GATE} is left out: kubelets from v1.24 on refuse it, to earlier ones it means nothing here"));
     }
-    let Effective { value: effective, healthz } = effective(&value, from.drop_ins, &args, from.minor);
+    let Effective { value: effective, healthz } =
+        effective(&value, from.drop_ins, (&args, !from.drop_ins.is_empty()), from.minor);
     Ok(Configuration {
         value,
         digest,
@@ -200,9 +202,16 @@ pub struct Effective {
 }
 
 /// What a kubelet of this minor version goes by that is given this configuration (null: none), with these drop-ins and flags.
+/// `merges`: it is given a directory of drop-ins, though there may be none in it.
 #[must_use]
-pub fn effective(configuration: &Value, drop_ins: &[DropIn], args: &KubeletArgs, minor: Option<u64>) -> Effective {
-    let value = effective::value(&effective::layers(&Sources::of(configuration, drop_ins, args)), minor);
+pub fn effective(
+    configuration: &Value,
+    drop_ins: &[DropIn],
+    (args, merges): (&KubeletArgs, bool),
+    minor: Option<u64>,
+) -> Effective {
+    let from = Sources { merges, ..Sources::of(configuration, drop_ins, args) };
+    let value = effective::value(&effective::layers(&from), minor);
     Effective { healthz: healthz(&value), value }
 }
 

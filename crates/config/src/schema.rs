@@ -291,6 +291,25 @@ fn is_struct(path: &str) -> bool {
     type_of(path).is_some_and(|of| of.members().is_some())
 }
 
+/// What a kubelet of this minor version reads of a configuration: it reads over the fields that it does not know. All, if the
+/// version is not known.
+#[must_use]
+pub(crate) fn known_part(config: &Value, minor: Option<u64>) -> Value {
+    fn part(parent: &str, value: &Value, minor: Option<u64>) -> Value {
+        let Value::Object(fields) = value else { return value.clone() };
+        let known = fields.iter().filter(|(name, _)| {
+            is_known(&join(parent, name), minor) || parent.is_empty() && table::find(name).is_none()
+        });
+        let known = known.map(|(name, value)| {
+            let path = join(parent, name);
+            let value = if is_struct(&path) { part(&path, value, minor) } else { value.clone() };
+            (name.clone(), value)
+        });
+        Value::Object(known.collect())
+    }
+    if minor.is_none() { config.clone() } else { part("", config, minor) }
+}
+
 /// True for a field of a struct, whatever the struct is in.
 pub(crate) fn is_in_struct(path: &str) -> bool {
     path.rsplit_once('.').is_some_and(|(parent, _)| is_struct(parent))

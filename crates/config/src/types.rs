@@ -87,6 +87,8 @@ pub(crate) const TEXT_SET: Type = Set(&TEXT);
 pub(crate) const GATES: Type = Type::Map(&BOOL);
 /// Options of a policy, texts that stand for booleans.
 pub(crate) const OPTIONS: Type = Type::Map(&FLAG);
+/// Texts by name.
+pub(crate) const TEXT_MAP: Type = Type::Map(&TEXT);
 /// Amounts by resource.
 pub(crate) const QUANTITIES: Type = Type::Map(&QUANTITY);
 /// Amounts or shares by resource or signal.
@@ -150,15 +152,22 @@ impl Type {
         }
     }
 
-    /// What an entry of this name is.
+    /// What an entry of this name is; what is not known is taken as it is written.
     #[must_use]
     pub fn entry(self, name: &str) -> Self {
+        self.below(name).unwrap_or(Self::Text)
+    }
+
+    /// What stands below a value of this type, by the name of an entry or the number of an item; `None`: that is not known.
+    #[must_use]
+    pub fn below(self, step: &str) -> Option<Self> {
         match self {
-            Self::Map(value) => *value,
+            Self::List(item) | Self::Set(item) => Some(*item),
+            Self::Map(value) => Some(*value),
             Self::Struct(members) | Self::Optional(members) => {
-                members.iter().find(|(member, _)| *member == name).map_or(Self::Text, |(_, of)| *of)
+                members.iter().find(|(member, _)| *member == step).map(|(_, of)| *of)
             }
-            _ => Self::Text,
+            _ => None,
         }
     }
 
@@ -213,8 +222,12 @@ impl Type {
             (Self::Share | Self::Threshold, Value::String(text)) => {
                 let Some(percent) = text.strip_suffix('%') else { return amount(text) };
                 let percent: f32 = percent.trim_end_matches('%').parse().ok()?;
-                let is_off = zero == Zero::IsNone && self == Self::Threshold && (percent == 0.0 || text == "100%");
-                Some(if is_off { Value::Null } else { format!("{percent}%").into() })
+                // "100%" is no threshold, and "100.0%" one that is always crossed.
+                let is_off = self == Self::Threshold && (percent == 0.0 || text == "100%");
+                match zero {
+                    Zero::IsKept if is_off => None,
+                    _ => Some(if is_off { Value::Null } else { format!("{percent}%").into() }),
+                }
             }
             (Self::Cpus, Value::String(text)) => Some(cpus(text)?.into_iter().collect()),
             (Self::Endpoint, Value::String(text)) => Some(endpoint(text).into()),
@@ -236,7 +249,7 @@ impl Type {
         let kept = fields.iter().filter_map(|(name, value)| {
             let of = self.entry(name);
             let value = of.canonical(value);
-            let is_none = value.is_null() || is_struct && of.is_zero(&value);
+            let is_none = value.is_null() || (is_struct || of == Flag) && of.is_zero(&value);
             (!is_none).then(|| (name.clone(), value))
         });
         Value::Object(kept.collect())
@@ -263,13 +276,9 @@ fn endpoint(text: &str) -> String {
     }
 }
 
-/// `none` enforces nothing, as an empty list does (pkg/kubelet/apis/config/validation, v1.20.2).
 fn set(mut items: Vec<Value>) -> Value {
     items.sort_by_key(Value::to_string);
     items.dedup();
-    if items.iter().all(|item| item == "none") {
-        items.clear();
-    }
     Value::Array(items)
 }
 
@@ -371,8 +380,8 @@ mod tests {
             (Int, json!(0.0), true),
             (Bool, json!(false), true),
             (TAINT, json!({"value": ""}), true),
-            (TEXT_SET, json!(["none"]), true),
-            (TEXTS, json!(["none"]), false),
+            (TEXT_SET, json!([]), true),
+            (OPTIONS, json!({"full-pcpus-only": "false"}), true),
             (TRACING, json!({}), false),
             (MEMORY_SWAP, json!({"swapBehavior": ""}), true),
         ] {

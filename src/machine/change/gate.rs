@@ -123,7 +123,8 @@ impl State {
         // Of a local file that cannot be read, nobody knows that it would change anything.
         let is_unknown = before.is_null() && !rendered.effective.is_null();
         let by_flag = self.running().ignores_eviction != rendered.ignores_eviction;
-        let by_field = PRESSURE_FIELDS.iter().any(|field| before.get(field) != rendered.effective.get(field));
+        let changes = hazard::diff(before, &rendered.effective);
+        let by_field = changes.iter().any(|change| PRESSURE_FIELDS.contains(&change.top()));
         if is_unknown || unproven || accepted || by_flag || by_field {
             return BTreeSet::new();
         }

@@ -322,6 +322,7 @@ fn effective(ours: &Configuration, dump: &Value) -> Result<(), String> {
         drop_ins: &[],
         args: &KubeletArgs::parse(&[]),
         added: &KubeletArgs::parse(&[]),
+        merges: false,
     };
     let running = dump::leaves(dump);
     let mut compared = 0;

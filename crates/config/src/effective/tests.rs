@@ -39,6 +39,7 @@ fn all(node: &Node<'_>, minor: Option<u64>) -> BTreeMap<String, (Value, String)>
         drop_ins: &drop_ins,
         args: &args(&[node.args, node.added].concat()),
         added: &args(node.added),
+        merges: !drop_ins.is_empty() || args(node.args).has("config-dir"),
     };
     let found = fields(&layers(&from), minor);
     let count = found.len();
@@ -110,6 +111,11 @@ fn what_is_empty_is_lost_on_the_way_to_drop_ins() {
     let drop_in = [("/d/1.conf", "enforceNodeAllocatable: []\nevictionHard: null")];
     assert_eq!(of(json!({}), &drop_in, &[], list), Some((json!([]), "drop-in /d/1.conf".to_owned())));
     assert_eq!(of(json!({}), &drop_in, &[], "evictionHard.memory.available"), None);
+    assert_eq!(
+        of(json!({"tracing": {}}), &[("/d/1.conf", "maxPods: 9")], &[], "tracing").map(|(value, _)| value),
+        Some(json!({})),
+        "a pointer: it is there"
+    );
     let none = json!({"evictionHard": {}});
     assert_eq!(of(none, &[("/d/1.conf", "maxPods: 9")], &[], "evictionHard.memory.available"), None);
 }

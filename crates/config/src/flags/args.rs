@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::overlay::boolean;
 use super::overrides::FlagOverrides;
 use super::table;
+use crate::hazard;
 
 /// The gate of native dynamic configuration: locked in kubelets v1.24, unknown to later ones
 /// (pkg/features/kube_features.go). It means nothing without `--dynamic-config-dir`.
@@ -97,12 +98,17 @@ impl KubeletArgs {
     /// The socket of the container runtime, where command line and configuration name one. A kubelet
     /// with the built-in dockershim (v1.20: `--container-runtime=docker`, the default) has none.
     #[must_use]
-    pub fn runtime_socket(&self, effective: &Value) -> Option<String> {
+    pub fn runtime_socket(&self, effective: &Value, minor: Option<u64>) -> Option<String> {
         if self.last("container-runtime").is_some_and(|kind| kind != "remote") {
             return None;
         }
-        let field = effective.get("containerRuntimeEndpoint").and_then(Value::as_str);
-        self.last("container-runtime-endpoint").or(field).filter(|socket| !socket.is_empty()).map(str::to_owned)
+        // Since it is a field, v1.27, it has a default.
+        let field = match minor {
+            Some(27..) => hazard::effective(effective, "containerRuntimeEndpoint"),
+            _ => effective.get("containerRuntimeEndpoint").cloned().unwrap_or_default(),
+        };
+        let socket = self.last("container-runtime-endpoint").or(field.as_str());
+        socket.filter(|socket| !socket.is_empty()).map(str::to_owned)
     }
 
     /// True if the flag stands on the command line, with whatever value.

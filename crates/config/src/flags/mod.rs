@@ -19,4 +19,3 @@ pub(crate) use overlay::{boolean, set};
 pub use overrides::{FlagOverrides, KEY_SUFFIX};
 pub(crate) use refused::IDENTITY_LABELS;
 pub use refused::{LEFT_TO_POLICY, refused_for_good};
-pub use table::{Kind, kind_of};

@@ -25,8 +25,13 @@ impl KubeletArgs {
     pub fn settings(&self) -> Vec<Setting> {
         let fields = table::FIELDS.iter().filter_map(|(flag, path, kind)| {
             let value = value(*kind, &given(self, flag))?;
-            Some(Setting { flag, path: path.split('.').map(str::to_owned).collect(), value })
+            let at = self.flags.iter().rposition(|given| given.name == *flag);
+            Some((at, Setting { flag, path: path.split('.').map(str::to_owned).collect(), value }))
         });
+        // Of two flags of one field the later one counts.
+        let mut fields: Vec<_> = fields.collect();
+        fields.sort_by_key(|(at, _)| *at);
+        let fields = fields.into_iter().map(|(_, setting)| setting);
         let given = given(self, GATES);
         let gates = given.iter().flat_map(|text| pairs(text.unwrap_or_default(), '=')).map(|(name, text)| Setting {
             flag: GATES,
@@ -97,18 +102,23 @@ fn value(kind: Kind, given: &[Option<&str>]) -> Option<Value> {
         let value = boolean(text).map_or_else(|| text.into(), Value::Bool);
         return Some(value).filter(|value| kind == Kind::Bool || *value != Value::Bool(false));
     }
-    let last = last.unwrap_or_default();
+    let last = match kind {
+        Kind::Ip | Kind::Reservations => given.iter().rev().find_map(|text| text.filter(|text| !text.is_empty()))?,
+        _ => last.unwrap_or_default(),
+    };
     let all = || given.iter().map(|text| text.unwrap_or_default());
     let parsed = match kind {
-        Kind::Bool | Kind::Or | Kind::Text => None,
+        Kind::Bool | Kind::Or | Kind::Text | Kind::Ip => None,
         Kind::Int => integer(last).map(Value::from),
         Kind::Decimal => last.parse::<i64>().ok().map(Value::from),
-        Kind::Vmodule => parts(last).map(module).collect(),
+        Kind::Vmodule => all().flat_map(parts).map(module).collect(),
         Kind::List => Some(all().flat_map(list).map(Value::from).collect()),
         Kind::Map(separator) => object(all().flat_map(parts), separator),
         Kind::Pair => object(all(), '='),
         Kind::Headers => headers(all().flat_map(parts)),
-        Kind::Reservations => all().flat_map(|text| text.split(';')).map(reservation).collect(),
+        Kind::Reservations => {
+            all().flat_map(|text| text.split(';')).filter(|text| !text.is_empty()).map(reservation).collect()
+        }
         Kind::Taints => parts(last).map(taint).collect(),
     };
     Some(parsed.unwrap_or_else(|| last.into()))

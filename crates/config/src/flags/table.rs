@@ -53,27 +53,15 @@ pub enum Kind {
     Reservations,
     /// `key=value:effect,...`.
     Taints,
-    /// `pattern=number,...`.
+    /// `pattern=number,...`; what is given follows what the file has.
     Vmodule,
+    /// An address; an empty one sets nothing (`IPVar`, pkg/util/flag).
+    Ip,
     /// A boolean that the kubelet takes for true if either this or the field is (`run`, cmd/kubelet/app/server.go, v1.36).
     Or,
 }
 
-use Kind::{Bool, Decimal, Headers, Int, List, Map, Or, Pair, Reservations, Taints, Text, Vmodule};
-
-impl Kind {
-    /// A map of strings.
-    #[must_use]
-    pub fn is_map(self) -> bool {
-        matches!(self, Self::Map(_) | Self::Pair | Self::Headers)
-    }
-}
-
-/// What the field at this path holds, if a flag sets it.
-#[must_use]
-pub fn kind_of(field: &str) -> Option<Kind> {
-    FIELDS.iter().find(|(_, path, _)| *path == field).map(|(.., kind)| *kind)
-}
+use Kind::{Bool, Decimal, Headers, Int, Ip, List, Map, Or, Pair, Reservations, Taints, Text, Vmodule};
 
 /// The kind of a flag that is a field.
 fn kind(flag: &str) -> Option<Kind> {
@@ -97,7 +85,7 @@ pub(super) fn is_list(flag: &str) -> bool {
 
 /// True if a repeated flag adds to what stands before, if only by its keys; of others the last one counts.
 pub(super) fn adds_up(flag: &str) -> bool {
-    let adds_keys = || matches!(kind(flag), Some(Map(_) | Pair | Reservations));
+    let adds_keys = || matches!(kind(flag), Some(Map(_) | Pair | Reservations | Vmodule));
     matches!(flag, "feature-gates" | "node-labels") || is_list(flag) || adds_keys()
 }
 
@@ -105,7 +93,7 @@ pub(super) fn adds_up(flag: &str) -> bool {
 /// among them: gates add up instead of replacing each other.
 #[rustfmt::skip]
 pub(crate) static FIELDS: &[(&str, &str, Kind)] = &[
-    ("address", "address", Text),
+    ("address", "address", Ip),
     ("allowed-unsafe-sysctls", "allowedUnsafeSysctls", List),
     ("anonymous-auth", "authentication.anonymous.enabled", Bool),
     ("authentication-token-webhook", "authentication.webhook.enabled", Bool),
@@ -146,7 +134,7 @@ pub(crate) static FIELDS: &[(&str, &str, Kind)] = &[
     ("fail-swap-on", "failSwapOn", Bool),
     ("file-check-frequency", "fileCheckFrequency", Text),
     ("hairpin-mode", "hairpinMode", Text),
-    ("healthz-bind-address", "healthzBindAddress", Text),
+    ("healthz-bind-address", "healthzBindAddress", Ip),
     ("healthz-port", "healthzPort", Int),
     ("http-check-frequency", "httpCheckFrequency", Text),
     ("image-gc-high-threshold", "imageGCHighThresholdPercent", Int),
@@ -210,7 +198,7 @@ pub(crate) static FIELDS: &[(&str, &str, Kind)] = &[
     ("tls-min-version", "tlsMinVersion", Text),
     ("tls-private-key-file", "tlsPrivateKeyFile", Text),
     ("topology-manager-policy", "topologyManagerPolicy", Text),
-    ("topology-manager-policy-options", "topologyManagerPolicyOptions", Map('=')),
+    ("topology-manager-policy-options", "topologyManagerPolicyOptions", Pair),
     ("topology-manager-scope", "topologyManagerScope", Text),
     ("v", "logging.verbosity", Decimal),
     ("vmodule", "logging.vmodule", Vmodule),

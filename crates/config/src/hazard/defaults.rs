@@ -108,7 +108,7 @@ fn of_file(config: &Value, field: &str) -> Value {
     let given = config.get(field).cloned().unwrap_or_default();
     let Some(hazard) = table::find(field) else { return given };
     match hazard.unset {
-        Unset::Zeros(text) if hazard.of.is_zero(&given) => read(text),
+        Unset::Zeros(text) if is_go_zero(hazard.of, &given) => read(text),
         Unset::Absent(text) if given.is_null() => read(text),
         Unset::Struct(text) => filled_struct(hazard.of, read(text), given),
         Unset::Like(other) if hazard.of.is_zero(&given) && other != field => of_file(config, other),
@@ -132,9 +132,22 @@ fn filled_struct(of: Type, default: Value, given: Value) -> Value {
     }
 }
 
+/// What is a text in Go is zero if it is empty, whatever it says.
+fn is_go_zero(of: Type, given: &Value) -> bool {
+    match given {
+        Value::String(text) if of != Type::Duration => text.is_empty(),
+        _ => of.is_zero(given),
+    }
+}
+
 /// Texts and lengths of time are no pointers in Go, wherever they have a default.
 fn is_unset(of: Type, given: &Value) -> bool {
     given.is_null() || matches!(of, Type::Text | Type::Duration) && of.is_zero(given)
+}
+
+/// True for a field whose default is not the same in every version.
+pub(crate) fn depends_on_version(field: &str) -> bool {
+    BY_VERSION.iter().any(|(name, _)| *name == field)
 }
 
 /// True if a kubelet of some version takes this for what a field is that is not set.

@@ -105,8 +105,8 @@ pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
     changes
 }
 
-/// True if nobody can say that there is a change: one of them is not set, and the other is what a kubelet of some version
-/// takes that for. Where the version is known such a field is not left out.
+/// True if one of them is not set, and the other is the default of some version. Where the version is known such a field is
+/// never left out, so here it was not known of one of them.
 fn is_untold(hazard: &Hazard, old: Option<&Value>, new: Option<&Value>) -> bool {
     match (old, new) {
         (None, Some(given)) | (Some(given), None) => defaults::is_default_somewhere(hazard.field, given),

@@ -239,7 +239,7 @@ fn not_measured(old: &Kubelet<'_>, new: &Kubelet<'_>) -> Vec<Impact> {
         let message = format!("whether its threshold of {signal} is crossed cannot be measured here");
         impact("evictionHard", message, Vec::new())
     };
-    unmeasured(old.config, new.config, new.supplies).into_iter().map(of).collect()
+    unmeasured(old.config, new.config, new.supplies).iter().map(|signal| of(signal)).collect()
 }
 
 /// Why this must not be done yet, unless it is acknowledged.

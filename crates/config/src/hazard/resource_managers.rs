@@ -85,13 +85,13 @@ fn plain(text: &str) -> String {
     text.chars().take(24).map(safe).collect()
 }
 
-/// A list of CPUs, `0-1,4`; `None` if it is none.
+/// A list of CPUs, `0-1,4`; `None` if it is none (`Parse`, k8s.io/utils/cpuset).
 pub(crate) fn cpus(text: &str) -> Option<BTreeSet<u32>> {
     let mut cpus = BTreeSet::new();
-    for part in text.split(',').filter(|part| !part.is_empty()) {
+    for part in text.split(',').filter(|_| !text.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        if last > CPUS_MAX {
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        if last > CPUS_MAX || first > last {
             return None;
         }
         cpus.extend(first..=last);
@@ -145,8 +145,9 @@ mod tests {
 
     #[test]
     fn lists_of_cpus() {
-        assert_eq!(cpus("0-2,5, 7"), Some(BTreeSet::from([0, 1, 2, 5, 7])));
-        assert_eq!(cpus("3-1"), Some(BTreeSet::new()));
+        assert_eq!(cpus("0-2,5,7"), Some(BTreeSet::from([0, 1, 2, 5, 7])));
+        assert_eq!(cpus(""), Some(BTreeSet::new()));
+        assert_eq!((cpus("3-1"), cpus("0-2,"), cpus("0, 1"), cpus(",0")), (None, None, None, None));
         assert_eq!((cpus("a"), cpus("0-4294967295"), cpus("1-2-3")), (None, None, None));
     }
 

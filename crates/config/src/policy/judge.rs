@@ -139,6 +139,9 @@ impl NodePolicy {
             found.push(not_allowed(namespace, allowed));
         }
         for (path, value) in &self.pinned_fields {
+            if Self::is_met_by_version(path, candidate) {
+                continue;
+            }
             let wanted = settled(&with_pinned(candidate.effective, path, value), candidate.minor);
             if !candidate.effective.is_object() || !hazard::diff(candidate.effective, &wanted).is_empty() {
                 let value = if hazard::is_secret(path) { "as the policy has it".to_owned() } else { value.to_string() };
@@ -151,6 +154,16 @@ impl NodePolicy {
             found.extend(refused.map(|name| format!("--{name} may not be overridden (overridableFlags)")));
         }
         found
+    }
+
+    /// True for a gate that nothing but the kubelet's version decides: one that it does not have, or, where the version is not
+    /// known, one that nobody sets.
+    fn is_met_by_version(path: &str, candidate: &Candidate<'_>) -> bool {
+        let Some(gate) = path.strip_prefix("featureGates.") else { return false };
+        let gates = candidate.effective.get("featureGates").and_then(Value::as_object);
+        let is_set = |name: &str| gates.is_some_and(|gates| gates.contains_key(name));
+        let is_open = !gates::are_known(candidate.minor) && !["AllAlpha", "AllBeta"].into_iter().any(is_set);
+        candidate.effective.is_object() && !is_set(gate) && (is_open || !gates::is_known(gate, candidate.minor))
     }
 
     /// Why it refuses a configuration as a change: the denied fields that are not as with the local files.
@@ -246,6 +259,9 @@ mod tests {
             (long, json!({}), "--streaming-connection-idle-timeout=0s", None, false),
             (long, json!({}), "--streaming-connection-idle-timeout=-4h", None, false),
             (gate, json!({}), "", Some(22), true),
+            (gate, json!({}), "", None, true),
+            (gate, json!({}), "", Some(20), true), // it has no such gate
+            (gate, json!({"featureGates": {"NodeSwap": true}}), "", None, false),
             (gate, json!({"featureGates": {"AllAlpha": true}}), "", Some(22), false),
             (gate, json!({"featureGates": {"AllAlpha": true, "NodeSwap": false}}), "", Some(22), true),
             (gate, json!({"featureGates": {"AllAlpha": true}}), "", None, false),
@@ -261,6 +277,21 @@ mod tests {
             let told = of(fields, configuration.clone(), flags, minor);
             assert_eq!(told.is_empty(), is_admitted, "{fields}: {configuration} {flags} {minor:?}: {told:?}");
         }
+    }
+
+    fn classic_eviction() -> Value {
+        json!({"evictionHard": {"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
+            "imagefs.available": "15%"}})
+    }
+
+    /// A kubelet without a file has no hard eviction since 1.25, and one with a file has: that is a change.
+    #[test]
+    fn a_first_file_brings_the_defaults_of_files() {
+        let none = |minor| value(&layers(&Sources::of(&Value::Null, &[], &KubeletArgs::default())), minor);
+        let first = |minor| crate::effective::of_file(&json!({}), minor);
+        let is_changed =
+            |minor| hazard::diff(&none(minor), &first(minor)).iter().any(|change| change.top() == "evictionHard");
+        assert_eq!((is_changed(Some(24)), is_changed(Some(25)), is_changed(Some(36))), (false, true, true));
     }
 
     #[test]
@@ -286,6 +317,51 @@ mod tests {
             ("logging.verbosity", json!({"logging": {"verbosity": 4}}), &["--v=4"], "", Some(30), true),
             ("tracing", json!({"tracing": {}}), &[], "", Some(30), false),
             ("enforceNodeAllocatable", json!({"enforceNodeAllocatable": ["pods", "pods"]}), &[], "", Some(30), true),
+            (
+                "enforceNodeAllocatable",
+                json!({"enforceNodeAllocatable": []}),
+                &["--config-dir=/d"],
+                "",
+                Some(30),
+                false,
+            ),
+            // The classic defaults, written out, lack a threshold that the default of later kubelets has.
+            ("evictionHard", classic_eviction(), &[], "", Some(36), false),
+            ("evictionHard", classic_eviction(), &[], "", Some(20), true),
+            // A field that the version does not know changes nothing; a flag that is older than its field does.
+            ("serializeImagePulls", json!({"maxParallelImagePulls": 5}), &[], "", Some(20), true),
+            ("serializeImagePulls", json!({"maxParallelImagePulls": 5}), &[], "", Some(30), false),
+            ("logging", json!({"logging": {"verbosity": 4}}), &[], "", Some(20), true),
+            ("registerNode", json!({}), &[], "--register-node=false", Some(20), false),
+            ("registerWithTaints", json!({}), &[], "--register-with-taints=a=b:NoExecute", Some(20), false),
+            // Null is false in a map of Go's.
+            ("featureGates.NodeSwap", json!({"featureGates": {"NodeSwap": null}}), &[], "", Some(30), false),
+            (
+                "logging.vmodule",
+                json!({"logging": {"vmodule": [{"filePattern": "*", "verbosity": 9}]}}),
+                &["--vmodule=x=1"],
+                "",
+                Some(30),
+                false,
+            ),
+            ("address", json!({"address": "10.0.0.1"}), &["--address="], "", Some(30), false),
+            (
+                "kernelMemcgNotification",
+                json!({}),
+                &["--kernel-memcg-notification=false"],
+                "--experimental-kernel-memcg-notification=true",
+                Some(20),
+                false,
+            ),
+            ("containerLogMaxSize", json!({"containerLogMaxSize": "0"}), &[], "", Some(30), false),
+            (
+                "cpuManagerPolicyOptions",
+                json!({"cpuManagerPolicyOptions": {"full-pcpus-only": "false"}}),
+                &[],
+                "",
+                Some(30),
+                true,
+            ),
         ] {
             let told = judged(&format!("deniedFields: [{field}]"), &configuration, (own, flags), minor);
             assert_eq!(told.is_empty(), is_admitted, "{field}: {configuration} {own:?} {flags} {minor:?}: {told:?}");

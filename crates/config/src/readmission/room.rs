@@ -9,6 +9,7 @@ use super::placement::is_tolerated;
 use super::types::{Certainty, Kubelet, Reason, Supplies, Supply};
 use crate::hazard::{cpus, effective, quantity};
 use crate::pods::{NodeSummary, PodSummary, amount};
+use crate::types::Type;
 
 /// Amounts by resource, CPU in millicores, anything else in its own unit; empty if nothing is known.
 pub(crate) type Amounts = BTreeMap<String, u64>;
@@ -271,11 +272,12 @@ fn needed(kubelet: &Kubelet<'_>, signal: &str, capacity: u64) -> Option<u64> {
 }
 
 /// Signals that this configuration asks more of than the other, and that could not be measured.
-pub(crate) fn unmeasured<'a>(old: &Value, new: &'a Value, supplies: &Supplies) -> Vec<&'a str> {
-    let (before, after) = (effective(old, "evictionHard"), new.get("evictionHard").and_then(Value::as_object));
-    let is_new = |signal: &&'a String, text: &Value| before.get(signal.as_str()) != Some(text);
-    let signals = after.into_iter().flatten().filter(|(signal, text)| is_new(signal, text));
-    signals.map(|(signal, _)| signal.as_str()).filter(|signal| !supplies.contains_key(*signal)).collect()
+pub(crate) fn unmeasured(old: &Value, new: &Value, supplies: &Supplies) -> Vec<String> {
+    let (before, after) = (effective(old, "evictionHard"), effective(new, "evictionHard"));
+    let nothing = Value::Null;
+    let is_new = |signal: &str, text: &Value| !Type::Threshold.is_same(before.get(signal).unwrap_or(&nothing), text);
+    let signals = after.as_object().into_iter().flatten().filter(|(signal, text)| is_new(signal, text));
+    signals.map(|(signal, _)| signal.clone()).filter(|signal| !supplies.contains_key(signal)).collect()
 }
 
 fn pressure(crossed: &[Crossed<'_>]) -> Pressure {

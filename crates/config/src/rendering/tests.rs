@@ -236,6 +236,7 @@ fn the_effective_configuration_has_drop_ins_and_flags_over_it() {
     let ingredients = RenderInput { drop_ins, ..of(&text, &args, &overrides) };
     let mut effective = render(&ingredients).unwrap().effective;
     let fields = effective.as_object_mut().unwrap();
+    fields.remove("evictionHard");
     assert!(fields.remove("kind").is_some() && fields.remove("apiVersion").is_some());
     // What depends on the version stands there, so that it can be told from another version's.
     assert_eq!(
@@ -282,7 +283,7 @@ fn flag_overrides_are_part_of_the_content() {
     let plain = render("");
     assert_eq!(plain.shadowed, ["cgroupDriver (--cgroup-driver)", "maxPods (--max-pods)"]);
     let out = render("!--cgroup-driver\n--max-pods=6\n--healthz-port=8\n--feature-gates=B=true");
-    assert_eq!(out.shadowed, ["healthzPort (--healthz-port)", "maxPods (--max-pods)"]);
+    assert_eq!(out.shadowed, ["maxPods (--max-pods)", "healthzPort (--healthz-port)"], "in the order of the flags");
     assert_eq!(
         (&out.effective["cgroupDriver"], &out.effective["maxPods"], &out.effective["featureGates"]),
         (&json!("systemd"), &json!(6), &json!({"A": true, "B": true}))

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::field_paths::{at, clean, paths, settle_paths};
-use kubelet_config::effective;
+use kubelet_config::effective::{self, Sources};
 use kubelet_config::flags::{FlagOverrides, KubeletArgs};
 use kubelet_config::hazard::defaults::depends_on_node;
 use kubelet_config::hazard::{self, Change, Impact};
@@ -95,7 +95,10 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
         }
         let goes_by = |side: &Side, value: &Value| match side.kind {
             Kind::Running(minor) => effective::reported(value, minor.or(any)),
-            Kind::Written(_) => effective::of_file(value, any),
+            Kind::Written(_) => {
+                let args = KubeletArgs::default().with(side.flags.as_ref().unwrap_or(&FlagOverrides::default()));
+                effective::value(&effective::layers(&Sources::of(value, &[], &args)), any)
+            }
         };
         (old, new) = (goes_by(from, &old), goes_by(to, &new));
     }

@@ -277,9 +277,11 @@ impl Expected {
             Expected::Bool => ("ReadBool: expect t or f, but found \"", "bool"),
             Expected::Text | Expected::Other => ("ReadString: expects \" or n, but found 1", "string"),
         };
+        // The real one shows some bytes of the text.
+        let excerpt: String = format!("\"{field}\":{value}").chars().take(60).collect();
         match style {
             Style::V1_20 => format!(
-                "v1beta1.KubeletConfiguration.{go_field}: {what}, error found in #10 byte of ...|\"{field}\":{value}|..., bigger context ...|\"{field}\":{value}|..."
+                "v1beta1.KubeletConfiguration.{go_field}: {what}, error found in #10 byte of ...|{excerpt}|..., bigger context ...|{excerpt}|..."
             ),
             Style::V1_36 => format!(
                 "json: cannot unmarshal {} into Go struct field KubeletConfiguration.{field} of type {wanted}",

@@ -5,9 +5,8 @@ use serde_json::Value;
 use super::expressions::{Expression, Inputs, Uses};
 use super::types::MergeMode;
 use kubelet_config::bounds::shortened;
-use kubelet_config::flags::{self, Kind};
-use kubelet_config::hazard::Unset;
 use kubelet_config::hazard::table;
+use kubelet_config::types::Type;
 
 /// A message names an expression, and carries no more than so many characters of a long one.
 const MESSAGE: usize = 120;
@@ -242,39 +241,19 @@ impl Field {
     }
 }
 
-/// An integer that no flag sets, without a default that says so.
-const INTEGER: &str = "maxParallelImagePulls";
-/// The only field that holds a fraction.
-const FRACTION: &str = "memoryThrottlingFactor";
-
 /// A value of the type that the kubelet decodes there, as far as that is known: it reads nothing of a file with another one.
 fn check_type(pointer: &str, value: &Value) -> Result<(), String> {
     let mut steps = pointer.split('/').skip(1);
-    let top = steps.next().unwrap_or_default();
-    let below = pointer.get(top.len() + 1..).unwrap_or_default();
-    let default = table::find(top).and_then(|hazard| match hazard.unset {
-        Unset::Zeros(text) | Unset::Absent(text) | Unset::Struct(text) => serde_json::from_str::<Value>(text).ok(),
-        _ => None,
-    });
-    let default = default.as_ref().and_then(|default| default.pointer(below));
-    let wanted = match default {
-        _ if below.is_empty() && top == FRACTION => "a number",
-        _ if below.is_empty() && (flags::kind_of(top) == Some(Kind::Int) || top == INTEGER) => "an integer",
-        // A map of strings: a number in one keeps the kubelet from reading any of the file.
-        _ if !below.is_empty() && flags::kind_of(top).is_some_and(Kind::is_map) => "a string",
-        _ if !below.is_empty() && top == "featureGates" => "a truth value",
-        Some(Value::String(_)) => "a string",
-        Some(Value::Number(_)) => "an integer",
-        Some(Value::Bool(_)) => "a truth value",
-        _ if value.is_f64() => "something else",
-        _ => return Ok(()),
-    };
-    let is_it = match wanted {
-        "a string" => value.is_string(),
-        "an integer" => value.is_i64(),
-        "a number" => value.is_number(),
-        "a truth value" => value.is_boolean(),
-        _ => false,
+    let top = steps.next().and_then(table::find).map(|hazard| hazard.of);
+    let of = top.and_then(|top| steps.try_fold(top, Type::below));
+    let (wanted, is_it) = match of {
+        Some(Type::Bool) => ("a truth value", value.is_boolean()),
+        Some(Type::Int) => ("an integer", value.is_i64()),
+        Some(Type::Float) => ("a number", value.is_number()),
+        Some(Type::List(_) | Type::Set(_)) => ("a list", value.is_array()),
+        Some(Type::Map(_) | Type::Struct(_) | Type::Optional(_)) => ("a mapping", value.is_object()),
+        Some(_) => ("a string", value.is_string()),
+        None => ("something else", !value.is_f64()),
     };
     if is_it { Ok(()) } else { Err(format!("the result is {value}, and the field holds {wanted}")) }
 }
