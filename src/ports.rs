@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,23 +113,54 @@ pub trait Local {
     }
 }
 
-/// The version of the kubelet's binary, once it has said so: `v1.30.2`.
+/// The version of the kubelet's binary, once it has said so: `v1.30.2`. What a configuration means depends on it, and a kubelet
+/// is started before there is time to ask. So what a binary said is kept for the next supervisor.
 #[derive(Clone, Debug, Default)]
-pub struct KubeletVersion(Arc<Mutex<Option<String>>>);
+pub struct KubeletVersion {
+    said: Arc<Mutex<Option<(KubeletId, String)>>>,
+    /// Where that is kept, with the binary's identity; `None`: nowhere.
+    kept: Option<PathBuf>,
+}
 
 impl KubeletVersion {
-    pub(crate) fn set(&self, version: Option<String>) {
-        *self.0.lock() = version;
+    /// One that is kept in this private directory.
+    pub(crate) fn kept_in(dir: &Path) -> Self {
+        Self { kept: Some(dir.join("kubelet-version")), ..Self::default() }
+    }
+
+    /// The file that it is kept in.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.kept.as_deref()
+    }
+
+    /// That file's content.
+    pub(crate) fn text(id: &KubeletId, version: &str) -> String {
+        format!("{version}\n{}\n", id.0)
+    }
+
+    /// What this binary said, by that file's content. Another binary may be another version.
+    pub(crate) fn learn(&self, id: &KubeletId, text: &str) {
+        if let Some((version, of)) = text.split_once('\n')
+            && of.trim_end_matches('\n') == id.0
+        {
+            self.set(id, Some(version.to_owned()));
+        }
+    }
+
+    pub(crate) fn set(&self, id: &KubeletId, version: Option<String>) {
+        *self.said.lock() = version.map(|version| (id.clone(), version));
     }
 
     /// `None`: it did not say so yet, or does not.
     pub(crate) fn get(&self) -> Option<String> {
-        self.0.lock().clone()
+        self.said.lock().clone().map(|(_, version)| version)
     }
 
-    /// The same as a minor version.
-    pub(crate) fn minor(&self) -> Option<u64> {
-        schema::minor(self.0.lock().as_deref()?).ok()
+    /// The same as a minor version, if it was this binary that said so.
+    pub(crate) fn minor_of(&self, id: &KubeletId) -> Option<u64> {
+        let said = self.said.lock();
+        let (_, version) = said.as_ref().filter(|(of, _)| of == id)?;
+        schema::minor(version).ok()
     }
 }
 
@@ -298,4 +329,27 @@ pub trait Ports {
     fn host(&mut self) -> &mut dyn Host;
     fn cluster(&mut self) -> &mut dyn Cluster;
     fn notifier(&mut self) -> &mut dyn Notifier;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_believed_of_the_binary_that_said_so() {
+        let (old, new) = (KubeletId("/k:1:2".to_owned()), KubeletId("/k:1:3".to_owned()));
+        let version = KubeletVersion::default();
+        let text = KubeletVersion::text(&old, "v1.26.3");
+        version.learn(&new, &text);
+        assert_eq!((version.minor_of(&old), version.minor_of(&new)), (None, None), "another one by now");
+        version.learn(&old, &text);
+        assert_eq!((version.minor_of(&old), version.minor_of(&new)), (Some(26), None));
+        for torn in ["", "v1.26.3", "v1.26.3\n", "\n\n"] {
+            let version = KubeletVersion::default();
+            version.learn(&old, torn);
+            assert_eq!(version.minor_of(&old), None, "{torn:?}");
+        }
+        version.set(&new, Some("v1.27.1".to_owned()));
+        assert_eq!((version.minor_of(&new), version.get()), (Some(27), Some("v1.27.1".to_owned())));
+    }
 }

@@ -147,6 +147,11 @@ impl FileId {
         let meta = fs::metadata(path).ok()?;
         Some(Self { inode: meta.ino(), size: meta.size(), modified: (meta.mtime(), meta.mtime_nsec()) })
     }
+
+    /// With its path, as one text.
+    pub(crate) fn named(path: &Path) -> Option<String> {
+        Some(format!("{}:{}", path.display(), Self::of(path)?))
+    }
 }
 
 impl fmt::Display for FileId {

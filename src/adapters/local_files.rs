@@ -94,12 +94,17 @@ impl ports::Local for LocalFiles {
     }
 
     fn kubelet_id(&self) -> KubeletId {
-        let id = FileId::of(&self.program);
-        id.map(|id| KubeletId(format!("{}:{id}", self.program.display()))).unwrap_or_default()
+        KubeletId(FileId::named(&self.program).unwrap_or_default())
     }
 
     fn kubelet_minor(&self) -> Option<u64> {
-        self.version.minor()
+        let id = self.kubelet_id();
+        if self.version.minor_of(&id).is_none()
+            && let Some(text) = self.version.file().and_then(|file| read(file).ok())
+        {
+            self.version.learn(&id, &text);
+        }
+        self.version.minor_of(&id)
     }
 
     fn default_merge(&self) -> Merge {

@@ -13,10 +13,11 @@ use tokio::sync::OnceCell;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
+use super::fsx::FileId;
 use super::kubelet_process::{self, StandbyKubelet};
 use super::metrics::Metrics;
 use super::process::{self, Confinement, ProgramOutput};
-use crate::machine::model::{PreflightResult, Rendered, Verdict};
+use crate::machine::model::{KubeletId, PreflightResult, Rendered, Verdict};
 use crate::machine::{Answer, Input};
 use crate::os::ownership;
 use crate::ports::{self, KubeletVersion};
@@ -145,8 +146,12 @@ impl ports::Preflight for KubeletPreflight {
         let (judge, known, inputs) = (self.judge.clone(), self.version.clone(), self.inputs.clone());
         let stands_by = self.standby.is_some();
         tokio::spawn(async move {
+            let id = KubeletId(FileId::named(&judge.command.program).unwrap_or_default());
             let found = version(&judge.command.program, &judge.command.args).await;
-            known.set(found.clone());
+            known.set(&id, found.clone());
+            if let (Some(version), Some(file)) = (&found, known.file()) {
+                judge.command.keep_version(file.to_owned(), KubeletVersion::text(&id, version)).await;
+            }
             let _ = inputs.send(found.map_or(Input::Tick, Input::KubeletVersion));
             // Asked again when it matters. Either run makes the throw-away certificates, which takes a kubelet 0.4 s, before the
             // first change does.
@@ -242,6 +247,22 @@ impl PreflightCommand {
     async fn refuses_unit(&self) -> bool {
         let found = self.run(None, &FlagOverrides::default(), &ConfigDir::Unit).await;
         matches!(found, Err(_) | Ok(Verdict::Load(_) | Verdict::Validate(_)))
+    }
+
+    /// For the next supervisor. Where it cannot be kept that one has to do without, until it has asked.
+    async fn keep_version(&self, file: PathBuf, text: String) {
+        let dir = self.dir.clone();
+        let kept = tokio::task::spawn_blocking(move || {
+            let is_new = std::fs::read_to_string(&file).map_or(true, |there| there != text);
+            if is_new && check_ownership(&dir).is_ok() {
+                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+                std::fs::write(&file, text)?;
+            }
+            Ok::<_, io::Error>(())
+        });
+        if let Ok(Err(error)) = kept.await {
+            tracing::debug!("the kubelet's version is not kept: {error}");
+        }
     }
 
     /// Whether this kubelet can judge such a candidate. A kubelet that was upgraded may refuse the unit's own flags, and the

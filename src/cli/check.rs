@@ -14,7 +14,7 @@ use crate::adapters::preflight::PreflightCommand;
 use crate::daemon::admission::Policy;
 use crate::daemon::render;
 use crate::machine::model::{RenderError, Rendered, Verdict};
-use crate::ports::Checkpoint;
+use crate::ports::{Checkpoint, Local as _};
 use kubelet_config::assignment::DEFAULT_KEY as KEY;
 use kubelet_config::flags::KEY_SUFFIX;
 use kubelet_config::policy::{Admission, Comment, KEY_SUFFIX as SIGNATURE_SUFFIX};
@@ -78,7 +78,7 @@ fn judged(options: &Options) -> Result<Result<Vec<String>, RenderError>, Failure
     if let Err(error) = policy::admitted(&admission) {
         return Ok(Err(error));
     }
-    let problems = schema::messages(&rendered.problems, local.version.minor());
+    let problems = schema::messages(&rendered.problems, local.kubelet_minor());
     let by_policy = admission.refuses_unknown_fields;
     if (by_policy || unknown_fields == UnknownFields::Refuse) && !problems.is_empty() {
         let whom = if by_policy { "the node's policy" } else { "--unknown-fields" };

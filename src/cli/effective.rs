@@ -11,6 +11,7 @@ use crate::adapters::fsx::Disk;
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::store::FsStore;
 use crate::machine::records::Stored;
+use crate::ports::Local as _;
 use kubelet_config::effective::{Field, Sources, fields, layers};
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::hazard;
@@ -82,7 +83,7 @@ pub(super) fn text(rendered: &Shown, local: &LocalFiles, output: Output) -> Resu
         // Where there is a payload the directory is left out if it is empty.
         merges: !configuration.drop_ins.is_empty() || configuration.payload.is_none() && args.has("config-dir"),
     };
-    let fields = fields(&layers(&sources), local.version.minor());
+    let fields = fields(&layers(&sources), local.kubelet_minor());
     Ok(match output {
         Output::Json => format!("{:#}\n", document(local.version.get().as_deref(), &fields)),
         Output::Text => table(&fields),

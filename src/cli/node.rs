@@ -11,7 +11,7 @@ use crate::adapters::local_files::LocalFiles;
 use crate::adapters::policy::PolicyFile;
 use crate::adapters::preflight;
 use crate::daemon::settings;
-use crate::ports::KubeletVersion;
+use crate::ports::{KubeletVersion, Local as _};
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::policy::DEFAULT_PATH;
 use kubelet_config::schema::UnknownFields;
@@ -82,8 +82,8 @@ impl NodeOptions {
 
 /// Asks the kubelet for its version: what it goes by depends on that.
 pub(super) fn ask_version(local: &LocalFiles) -> Result<(), Failure> {
-    local.version.set(block_on(preflight::version(&local.program, &local.args))?);
-    if local.version.minor().is_none() {
+    local.version.set(&local.kubelet_id(), block_on(preflight::version(&local.program, &local.args))?);
+    if local.kubelet_minor().is_none() {
         eprintln!("note: the kubelet's version is not known: it does not answer to --version");
     }
     Ok(())

@@ -16,6 +16,7 @@ use crate::adapters::store::FsStore;
 use crate::daemon::admission::Policy;
 use crate::daemon::render;
 use crate::machine::model::RenderError;
+use crate::ports::Local as _;
 use kubelet_config::schema;
 use kubelet_config::source::Source;
 
@@ -48,7 +49,7 @@ pub(super) fn run(options: &Options) -> Result<u8, Failure> {
     };
     let rendered = rendered.map_err(|error| error.to_string())?;
     check::report_notes(&rendered.configuration);
-    check::report(&schema::messages(&rendered.configuration.problems, local.version.minor()));
+    check::report(&schema::messages(&rendered.configuration.problems, local.kubelet_minor()));
     let text = if options.effective {
         effective::text(&rendered, &local, options.output)?
     } else {

@@ -189,7 +189,7 @@ fn assemble(
     file_watch::policy(&settings.policy, inputs.clone());
     clock::watch(inputs.clone());
 
-    let version = KubeletVersion::default();
+    let version = KubeletVersion::kept_in(&settings.dir.join("supervisor/preflight"));
     let preflight = PreflightCommand {
         program: settings.program.clone(),
         args: settings.args.clone(),
