@@ -14,6 +14,10 @@ pub struct Texts {
     fields: Vec<Fields>,
     maps: Vec<MapField>,
     raw: Vec<String>,
+    /// Command lines' flags, and what they are given.
+    flags: Vec<Fields>,
+    /// What a policy pins.
+    pins: Vec<Fields>,
 }
 
 /// Fields that have the same values; the first one is good.
@@ -122,6 +126,21 @@ impl Generator {
             14 => serde_yaml::from_str::<serde_json::Value>(&text).map_or(text, |value| value.to_string()),
             _ => text,
         }
+    }
+
+    /// Flags of a unit, and a field with a value that a policy pins.
+    pub fn flags(&mut self) -> (Vec<String>, (&'static str, &'static str)) {
+        let texts: &'static Texts = &TEXTS;
+        let count = 1 + self.below(3);
+        let flags = (0..count).map(|_| {
+            let Fields { names, values } = self.pick(&texts.flags);
+            let (name, value) = (self.pick(names), if self.one_in(2) { self.pick(values) } else { &values[0] });
+            format!("--{name}={value}")
+        });
+        let flags = flags.collect();
+        let Fields { names, values } = self.pick(&texts.pins);
+        let (field, value): (&String, &String) = (self.pick(names), self.pick(values));
+        (flags, (field.as_str(), value.as_str()))
     }
 
     /// Some lines of it.

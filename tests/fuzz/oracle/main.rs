@@ -9,6 +9,7 @@
 
 mod dump;
 mod generate;
+mod meaning;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -65,7 +66,13 @@ fn what_we_say_of_a_configuration_is_what_the_kubelet_says() {
             && let Some((name, text)) = cases.get(number)
         {
             let own = generate::own_file(text, number);
-            let found = [(text, kubelet.compare(text, &mut tally)), (&own, kubelet.compare_own(&own, &mut tally))];
+            let (flags, pin) = Generator::new(SEED, (number + text.len()) as u64).flags();
+            let found = [
+                (text, kubelet.compare(text, &mut tally)),
+                (&own, kubelet.compare_own(&own, &mut tally)),
+                (text, kubelet.compare_flags(text, &flags, pin, &mut tally)),
+                (text, kubelet.compare_spelling(text, &mut tally)),
+            ];
             for (text, why) in found.into_iter().filter_map(|(text, found)| Some((text, found.err()?))) {
                 wrong.push(format!("{name}: {why}\n--- text\n{text}\n--- {text:?}\n"));
             }
@@ -95,7 +102,21 @@ fn what_we_say_of_a_configuration_is_what_the_kubelet_says() {
     }
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.iter().map(|it| it.as_str()).collect::<String>());
     // All of it was met, or the generator shows nothing.
-    for verdict in ["valid", "load", "validate", "duplicate", "unknown", "stricter", "own", "own, refused"] {
+    for verdict in [
+        "valid",
+        "load",
+        "validate",
+        "duplicate",
+        "unknown",
+        "stricter",
+        "own",
+        "own, refused",
+        "flags",
+        "flags, refused",
+        "pinned",
+        "not as pinned",
+        "respelt",
+    ] {
         assert!(tally.get(verdict).is_some_and(|count| *count > 1), "no {verdict}: {tally:?}");
     }
 }
@@ -139,10 +160,14 @@ impl<'a> Kubelet<'a> {
     }
 
     fn load(&self, text: &str) -> KubeletVerdict {
+        self.load_with(text, &[])
+    }
+
+    fn load_with(&self, text: &str, flags: &[String]) -> KubeletVerdict {
         let path = self.dir.join("kubelet.yaml");
         std::fs::write(&path, text).unwrap();
         let path = path.display().to_string();
-        let args = KubeletArgs::parse(&[]).for_preflight(
+        let args = KubeletArgs::parse(flags).for_preflight(
             Some(&path),
             &ConfigDir::Unit,
             &self.dir.join("pki").display().to_string(),
@@ -153,7 +178,11 @@ impl<'a> Kubelet<'a> {
         let output = command.stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let run = ProgramOutput { exit: output.status.code().map(Exit::Code), output: output.stderr };
-        let Ok(verdict) = classify(&run) else { panic!("{args:?}: {said}") };
+        // A flag that cannot be read is refused before anything of the file.
+        let verdict = classify(&run).unwrap_or_else(|why| {
+            assert!(!flags.is_empty(), "{args:?}: {said}");
+            Verdict::Load(why)
+        });
         let verdict = match verdict {
             Verdict::Load(why) => Verdict::Load(why.replace(&path, "FILE")),
             Verdict::Validate(why) => Verdict::Validate(why.replace(&path, "FILE")),
@@ -232,7 +261,8 @@ impl<'a> Kubelet<'a> {
             ));
         }
         Self::problems(&native, &ours, tally)?;
-        native.dump.as_ref().map_or(Ok(()), |dump| effective(&ours, dump))
+        let none = KubeletArgs::parse(&[]);
+        native.dump.as_ref().map_or(Ok(()), |dump| effective(&ours, &none, dump))
     }
 
     /// A file of the node: what this kubelet starts with we read, and nothing else; what it only warns of is a note.
@@ -314,13 +344,13 @@ impl<'a> Kubelet<'a> {
 }
 
 /// The effective view, defaults included, against what the kubelet goes by.
-fn effective(ours: &Configuration, dump: &Value) -> Result<(), String> {
+fn effective(ours: &Configuration, args: &KubeletArgs, dump: &Value) -> Result<(), String> {
     let sources = Sources {
         configuration: &ours.value,
         local: "",
         payload: ours.payload.as_ref().map(|payload| ("payload", payload)),
         drop_ins: &[],
-        args: &KubeletArgs::parse(&[]),
+        args,
         added: &KubeletArgs::parse(&[]),
         merges: false,
     };
