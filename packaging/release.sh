@@ -45,16 +45,17 @@ check() {
     [ -z "$dirty" ] || die "not all is committed; commit it, or take it away, and call this again:"$'\n'"$dirty"
     cargo=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
     [ "$version" = "$cargo" ] || die "Cargo.toml says $cargo and not $version; change its version, cargo update --workspace, commit both; or call this with $cargo"
-    believed
     [ -n "$(section)" ] || die "CHANGELOG.md has no section $version; rename Unreleased to: ## [$version] - $(date +%F), put an empty Unreleased above it, commit"
     tagged=$(git rev-parse --verify --quiet "refs/tags/v$version^{commit}" || true)
     [ -z "$tagged" ] || [ "$tagged" = "$(git rev-parse HEAD)" ] || die "v$version is the tag of another commit, $tagged; check that one out, or take the next version"
+    [ -n "$tagged" ] || believed # what is tagged was released: it is made again as it was
 }
 believed() { # A list of advisories for 60 days: what was found since, nobody looked for.
     local dated age
     dated=$(sed -n 's/^# Advisories .*, as of \([0-9-]*\) .*/\1/p' advisories.txt)
     [ -n "$dated" ] || die "advisories.txt has no date"
     age=$((($(date +%s) - $(date -d "$dated" +%s)) / 86400))
+    [ "$age" -ge -1 ] || die "advisories.txt is of $dated, which is still to come"
     [ "$age" -le 60 ] || die "advisories.txt is of $dated, $age days old, and 60 are believed; renew it, and commit it:
   git clone --depth 1 https://github.com/rustsec/advisory-db /tmp/advisory-db
   ADVISORY_DB=/tmp/advisory-db cargo test --test docs advisories_are_renewed"

@@ -39,7 +39,10 @@ impl PolicyFile {
 pub(crate) fn read(path: &Path) -> Result<Option<NodePolicy>, String> {
     let fail = |error: io::Error| format!("{}: {error}", path.display());
     match std::fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && std::fs::symlink_metadata(path).is_err() => {
+            return Ok(None);
+        }
+        // A link that leads nowhere: what it led to is not mounted, say.
         Err(error) => return Err(fail(error)),
         Ok(found) if !found.is_file() => return Err(format!("{}: it is no file", path.display())),
         Ok(_) => {}

@@ -102,9 +102,9 @@ impl Policy {
             configuration(None, None, args, local).map(|own| own.effective)
         };
         // It may pass: nothing new until then, and nothing refused for good.
-        let own = match own {
-            Ok(own) => own,
-            Err(error) => return Admission::unreadable(format!("deniedFields cannot be held against {error}")),
+        let (own, unknown) = match own {
+            Ok(own) => (own, None),
+            Err(error) => (Value::Null, Some(format!("deniedFields cannot be held against {error}"))),
         };
         let candidate = Candidate {
             namespace: source.map(|source| source.reference.namespace.as_str()),
@@ -113,7 +113,12 @@ impl Policy {
             overrides,
             minor: local.kubelet_minor(),
         };
-        Admission::by(policy, &candidate, &found.label_namespaces, signed)
+        let admission = Admission::by(policy, &candidate, &found.label_namespaces, signed);
+        match unknown {
+            // What starts is asked for all that does not depend on the local files.
+            Some(why) => Admission { denied: None, policy: PolicyState::Unreadable(why), ..admission },
+            None => admission,
+        }
     }
 
     /// The annotations as far as the policy lets them count.

@@ -102,12 +102,12 @@ fn strength(record: &Record, before: Option<&Record>, rest: &[Record]) -> Option
         Kind::End(End::Panic | End::Runtime) => Some(Strength::Crash),
         Kind::End(End::Command) | Kind::Log(Severity::Fatal) => Some(Strength::Farewell),
         Kind::End(End::Signal) => Some(Strength::Signal),
-        Kind::Log(Severity::Error | Severity::Unknown) if begins(&FAREWELLS) => Some(Strength::Farewell),
+        Kind::Log(Severity::Error | Severity::Unknown) if begins(&FAREWELLS) || message.ends_with(", exiting.") => {
+            Some(Strength::Farewell)
+        }
         // v1.20 in JSON: without a severity, but with the stacks of a fatal error.
         Kind::Log(_) if record.is_json && is_followed_by_stacks(rest) => Some(Strength::Farewell),
-        Kind::Log(Severity::Error) if begins(&["observed a panic"]) || message.contains("runtime error") => {
-            Some(Strength::Caught)
-        }
+        Kind::Log(Severity::Error) if begins(&["observed a panic"]) || is_go_error(&message) => Some(Strength::Caught),
         Kind::Log(Severity::Error) => Some(Strength::Complaint),
         Kind::Log(Severity::Unknown) => record.error().map(|_| Strength::Complaint),
         Kind::Plain if begins(&FAILURES) => Some(Strength::Complaint),
@@ -118,6 +118,11 @@ fn strength(record: &Record, before: Option<&Record>, rest: &[Record]) -> Option
         }
         _ => None,
     }
+}
+
+/// True for an error that Go's runtime raises; a container's runtime has errors of its own.
+fn is_go_error(message: &str) -> bool {
+    message.contains("runtime error: ") && !message.contains("oci runtime error: ")
 }
 
 /// True if nothing but the stacks of all goroutines follows.

@@ -239,7 +239,9 @@ fn json(line: &str) -> Option<Record> {
     // Information has a verbosity. v1.20 gives one to its errors, too.
     let lower = record.message.to_ascii_lowercase();
     let begin = if record.error().is_some() { &lower } else { &record.message };
-    let is_error = !fields.contains_key("v") || FAILED.iter().any(|start| begin.starts_with(start));
+    // It says of none where it is from.
+    let may_be = !fields.contains_key("v") || !fields.contains_key("caller");
+    let is_error = may_be && (!fields.contains_key("v") || FAILED.iter().any(|start| begin.starts_with(start)));
     let severity = level.map_or(if is_error { Severity::Error } else { Severity::Info }, severity_of);
     record.kind = match end(&record.message) {
         Some(end @ (End::Panic | End::Runtime)) => Kind::End(end),

@@ -124,7 +124,7 @@ fn mask_token(word: &str) -> String {
         return format!("{}?{REMOVED}", mask_token(&format!("{scheme}://{address}")));
     }
     if let Some((scheme, rest)) = word.split_once("://")
-        && let Some((user, host)) = rest.split_once('@')
+        && let Some((user, host)) = rest.rsplit_once('@')
         && !user.contains('/')
     {
         return format!("{scheme}://{REMOVED}@{host}");

@@ -97,7 +97,7 @@ impl State {
         let Some(reference) = self.sync.assigned_map().cloned() else { return };
         let told = result.and_then(|admission| match self.unreadable_policy(&admission) {
             Some(why) => Err(why),
-            None => Ok(self.namespace_refusal(admission)),
+            None => Ok(Self::namespace_refusal(admission, self.sync.is_by_labels())),
         });
         match told {
             // What is watched already is watched on: whatever is loaded is refused meanwhile.
@@ -127,8 +127,9 @@ impl State {
     }
 
     /// Why a namespace is refused, if it is.
-    pub(super) fn namespace_refusal(&self, admission: Admission) -> Option<String> {
-        let by_label = admission.refused_by_label.filter(|_| self.sync.is_by_labels());
+    /// `by_label`: whoever asks for it could only have assigned it by a label.
+    pub(super) fn namespace_refusal(admission: Admission, by_label: bool) -> Option<String> {
+        let by_label = admission.refused_by_label.filter(|_| by_label);
         admission.refused.or(by_label)
     }
 
@@ -141,6 +142,7 @@ impl State {
             self.namespace.told = Some(told);
         }
         self.namespace.permit = Permit::Refused(why);
+        self.sync.forget_error();
         self.sync.forget_config_map();
         self.effects.push(Effect::Watch(None));
     }

@@ -16,7 +16,7 @@ use kubelet_config::pods::PodInventory;
 use kubelet_config::policy::Admission;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
 use kubelet_config::readmission::Supplies;
-use kubelet_config::source::{Payload, Source};
+use kubelet_config::source::{ConfigMapRef, Payload, Source};
 use kubelet_config::status::PreflightAnswer;
 
 /// What the Node is asked to judge, and its answer.
@@ -160,6 +160,11 @@ impl State {
             || self.is_unsaved() && self.writer.failure().is_none()
     }
 
+    /// Who may write a Node's annotations may write its labels, and not its `spec.configSource`.
+    fn is_request_by_label(&self, reference: &ConfigMapRef) -> bool {
+        self.sync.is_by_labels() || self.sync.assigned_map() != Some(reference)
+    }
+
     /// Nothing of a ConfigMap is fetched that the policy does not let be looked at.
     pub(super) fn unassigned_permitted(&mut self, result: Result<Admission, String>) {
         let Some(Inquiry { stage: Stage::Asking(request), source }) = self.on_request.inquiry.clone() else { return };
@@ -170,7 +175,7 @@ impl State {
         if let Some(why) = self.unreadable_policy(&admission) {
             return self.answer_request(PreflightResult::Inconclusive, &why);
         }
-        if let Some(why) = self.namespace_refusal(admission) {
+        if let Some(why) = Self::namespace_refusal(admission, self.is_request_by_label(&request.reference)) {
             return self.answer_request(PreflightResult::PolicyRefused, &why);
         }
         let reference = request.reference.clone();
@@ -227,7 +232,7 @@ impl State {
         if let Some(why) = rendered.admission.policy.admits_nothing() {
             return Some((PreflightResult::Inconclusive, why));
         }
-        if let Some(why) = self.refusal_by_policy(rendered) {
+        if let Some(why) = self.refusal_by_policy(rendered, self.is_request_by_label(&source.reference)) {
             return Some((PreflightResult::PolicyRefused, why));
         }
         let version = Version { source, digest: Some(rendered.digest.clone()) };

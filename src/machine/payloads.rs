@@ -8,7 +8,7 @@ use super::records::Records;
 use super::{State, events, limits};
 
 /// What a version's bytes are known by: the key in the ConfigMap is no part of it.
-fn key(source: &Source) -> String {
+pub(super) fn key(source: &Source) -> String {
     format!("{}/{}", source.uid, source.resource_version)
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Policy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Violation {
     pub(super) why: String,
-    /// It starts all the same: fields that are denied bind changes, and are compared with local files that may be torn.
+    /// It starts all the same: fields that are pinned or denied bind changes.
     pub(super) starts: bool,
 }
 
@@ -91,7 +91,7 @@ impl State {
             self.give_up_change(why);
             return true;
         }
-        let Some(why) = self.refusal_by_policy(rendered) else { return false };
+        let Some(why) = self.refusal_by_policy(rendered, self.sync.is_by_labels()) else { return false };
         self.reject_by_policy(&version.source, &why);
         true
     }
@@ -105,18 +105,19 @@ impl State {
         self.reject_by_policy(source, why);
     }
 
-    pub(super) fn refusal_by_policy(&self, rendered: &Rendered) -> Option<String> {
+    /// `by_label`: whoever asks for it could only have assigned it by a label.
+    pub(super) fn refusal_by_policy(&self, rendered: &Rendered, by_label: bool) -> Option<String> {
         let Admission { refused_by_label, signed, .. } = &rendered.admission;
-        let by_label = refused_by_label.clone().filter(|_| self.sync.is_by_labels());
+        let by_label = refused_by_label.clone().filter(|_| by_label);
         let refused = Violation::of(&rendered.admission).map(|violation| violation.why).or(by_label);
         refused.or_else(|| self.out_of_date(signed.as_ref()?, rendered))
     }
 
-    /// What was taken up may expire, and what was proven may be found again. What was refused was not taken up.
+    /// What was taken up may expire. Older proven content is as any other: an API server that lies must not bring it back.
     fn out_of_date(&self, signed: &Signed, rendered: &Rendered) -> Option<String> {
         let records = self.records();
         let attempt = records.phase.attempt().map(|attempt| &attempt.version);
-        let known = records.proven.iter().chain(&records.last_known_good).chain(attempt);
+        let known = records.last_known_good.iter().chain(attempt);
         if known.into_iter().any(|version| version.has_content(&rendered.digest)) {
             return None;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::clock::Clock;
 use super::model::{Moment, later};
-use super::{State, limits};
+use super::{State, limits, payloads};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::duration::backoff;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
@@ -59,6 +59,7 @@ pub(super) struct ConfigSync {
 /// Other bytes came under a known version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Lie {
+    version: String,
     why: String,
     /// The ConfigMap was asked for so often since, and is asked for again then.
     asked: u32,
@@ -109,7 +110,10 @@ impl ConfigSync {
     /// Other bytes came under this version, of which this is said; true if that is news.
     pub(super) fn note_liar(&mut self, version: String, why: String, most: usize) -> bool {
         let (asked, ask_at) = self.lie.take().map_or((0, None), |before| (before.asked, before.ask_at));
-        self.lie = Some(Lie { why, asked, ask_at });
+        self.lie = Some(Lie { version: version.clone(), why, asked, ask_at });
+        if self.liars.contains(&version) {
+            return false;
+        }
         if self.liars.len() >= most {
             self.liars.pop_first();
         }
@@ -257,8 +261,10 @@ impl State {
             self.unsee_config_map();
             return self.refuse_other_bytes(&source);
         }
-        if self.records().payload(&source).is_some() {
-            self.sync.lie = None; // what is not known yet the store may refuse
+        // What is not known yet the store may refuse. Another version is something else.
+        let is_other = |lie: &Lie| lie.version != payloads::key(&source);
+        if self.records().payload(&source).is_some() || self.sync.lie.as_ref().is_some_and(is_other) {
+            self.sync.lie = None;
         }
         if matches!(self.sync.error, Some((SyncError::Download, _))) {
             self.sync.error = None;

@@ -111,6 +111,7 @@ fn adapters_do_not_know_each_other() {
         ("local_files", "fsx"),     // the same
         ("kube", "process"),        // an exec credential plugin is run
         ("preflight", "metrics"),
+        ("preflight", "fsx"), // whose version it was
     ];
     let adapter = |module: &str| module.split("::").nth(1).unwrap_or_default().to_owned();
     for (module, named) in imports::graph(&source("kubelet-supervisor")) {

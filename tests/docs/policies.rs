@@ -130,7 +130,8 @@ const STRICT_ALONE: &[&str] = &[
 fn kept(name: &str) -> BTreeSet<String> {
     let policy = NodePolicy::parse(&read(&format!("packaging/policy/{name}.yaml"))).unwrap();
     let pinned = policy.pinned_fields.into_keys();
-    let fields = policy.denied_fields.into_iter().chain(pinned);
+    // A gate that switches a kept field off goes with that field.
+    let fields = policy.denied_fields.into_iter().filter(|path| !path.starts_with("featureGates.")).chain(pinned);
     fields.map(|path| path.split('.').next().unwrap_or_default().to_owned()).collect()
 }
 

@@ -45,7 +45,7 @@ impl Kubelet<'_> {
             overrides: &overrides,
             minor: MINOR,
         };
-        let is_admitted = policy.refusals(&candidate).is_empty();
+        let is_admitted = policy.denials(&candidate).is_empty();
         let found = dump::leaves(running).get(&field.to_ascii_lowercase()).cloned().unwrap_or_default();
         let pinned = policy.pinned_fields.get(field).cloned().unwrap_or_default();
         let is_so = of(field).is_same(&found, &pinned);

@@ -55,8 +55,8 @@ pub struct Admission {
     pub policy: PolicyState,
     /// Why it refuses the configuration, also at a start.
     pub refused: Option<String>,
-    /// Why it refuses it as a change: denied fields differ from the local files as they are now. What is on record was
-    /// admitted beside the files of then, and is not left for files that were edited or torn since.
+    /// Why it refuses it as a change: pinned fields are something else, or denied fields differ from the local files as they are
+    /// now. What is on record was admitted by the policy and beside the files of then, and is not left for what changed since.
     pub denied: Option<String>,
     /// Why it would refuse it, were it assigned by a label.
     pub refused_by_label: Option<String>,
@@ -138,16 +138,6 @@ impl NodePolicy {
         {
             found.push(not_allowed(namespace, allowed));
         }
-        for (path, value) in &self.pinned_fields {
-            if Self::is_met_by_version(path, candidate) {
-                continue;
-            }
-            let wanted = settled(&with_pinned(candidate.effective, path, value), candidate.minor);
-            if !candidate.effective.is_object() || !hazard::diff(candidate.effective, &wanted).is_empty() {
-                let value = if hazard::is_secret(path) { "as the policy has it".to_owned() } else { value.to_string() };
-                found.push(format!("pinnedFields: {path} must be {value}"));
-            }
-        }
         if let Some(allowed) = &self.overridable_flags {
             let names: BTreeSet<&str> = candidate.overrides.names().collect();
             let refused = names.into_iter().filter(|name| !allowed.contains(*name));
@@ -166,9 +156,31 @@ impl NodePolicy {
         candidate.effective.is_object() && !is_set(gate) && (is_open || !gates::is_known(gate, candidate.minor))
     }
 
-    /// Why it refuses a configuration as a change: the denied fields that are not as with the local files.
+    /// Why it refuses a configuration as a change: pinned fields that are something else, and denied fields that are not as with
+    /// the local files.
     #[must_use]
     pub fn denials(&self, candidate: &Candidate<'_>) -> Vec<String> {
+        let mut found = self.unmet_pins(candidate);
+        found.extend(self.changes_of_denied_fields(candidate));
+        found
+    }
+
+    fn unmet_pins(&self, candidate: &Candidate<'_>) -> Vec<String> {
+        let mut found = Vec::new();
+        for (path, value) in &self.pinned_fields {
+            if Self::is_met_by_version(path, candidate) {
+                continue;
+            }
+            let wanted = settled(&with_pinned(candidate.effective, path, value), candidate.minor);
+            if !candidate.effective.is_object() || !hazard::diff(candidate.effective, &wanted).is_empty() {
+                let value = if hazard::is_secret(path) { "as the policy has it".to_owned() } else { value.to_string() };
+                found.push(format!("pinnedFields: {path} must be {value}"));
+            }
+        }
+        found
+    }
+
+    fn changes_of_denied_fields(&self, candidate: &Candidate<'_>) -> Vec<String> {
         if self.denied_fields.is_empty() {
             return Vec::new();
         }

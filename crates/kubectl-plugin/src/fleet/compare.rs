@@ -301,10 +301,14 @@ mod tests {
             flags: flags("--node-labels=a=b\n--node-labels=c=d\n!--cgroup-driver\n--max-pods=5"),
             ..written(configz(), Merge::Replace)
         };
-        assert_eq!(fields(&compare(&running(configz()), &to, &NodeFacts::default())), Vec::<&str>::new(), "not known");
+        assert_eq!(
+            fields(&compare(&running(configz()), &to, &NodeFacts::default())),
+            ["maxPods"],
+            "others are not known"
+        );
         let facts = NodeFacts { flags: flags("--node-labels=a=b"), ..NodeFacts::default() };
         let comparison = compare(&running(configz()), &to, &facts);
-        assert_eq!(fields(&comparison), ["!--cgroup-driver", "--node-labels"]);
+        assert_eq!(fields(&comparison), ["!--cgroup-driver", "--node-labels", "maxPods"]);
         assert_eq!(comparison.changes[1].to_string(), "--node-labels: \"a=b\" → \"a=b,c=d\"");
     }
 
