@@ -616,8 +616,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "what the policy refuses is said to be valid",
         file: "machine/on_request.rs",
         function: "refused_unjudged",
-        original: "self.refusal_by_policy(rendered, self.sync.is_by_labels())",
-        mutated: "self.refusal_by_policy(rendered, self.sync.is_by_labels()).filter(|why| why.is_empty())",
+        original: "self.refusal_by_policy(rendered, self.is_request_by_label(&source.reference))",
+        mutated: "self.refusal_by_policy(rendered, self.is_request_by_label(&source.reference)).filter(|why| why.is_empty())",
     },
     Mutant {
         law: Law::Asked,
