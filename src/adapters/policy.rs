@@ -53,3 +53,18 @@ pub(crate) fn read(path: &Path) -> Result<Option<NodePolicy>, String> {
     file.take(yaml::MAX_BYTES as u64 + 1).read_to_string(&mut text).map_err(fail)?;
     NodePolicy::parse(&text).map(Some).map_err(|why| format!("{}: {why}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_not_no_policy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("policy.yaml");
+        assert_eq!(read(&path).unwrap(), None);
+        std::os::unix::fs::symlink("/not/mounted/policy.yaml", &path).unwrap();
+        let why = read(&path).unwrap_err();
+        assert!(why.starts_with(&path.display().to_string()), "{why}");
+    }
+}

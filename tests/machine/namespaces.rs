@@ -97,3 +97,18 @@ fn a_preflight_on_request_asks_it_too() {
     let PreflightAnswer::Said(answer) = node_status(&node.state).preflight else { panic!("no answer") };
     assert_eq!(answer.result, PreflightResult::PolicyRefused);
 }
+
+/// Who annotates a Node could assign by a label, and not by `spec.configSource`.
+#[test]
+fn a_preflight_on_request_reaches_no_further_than_a_label() {
+    let mut node = Node::new();
+    prove(&mut node, "a");
+    node.store.unlisted.insert("n".to_owned());
+    let before = node.effects.len();
+    node.request(Some("n/b")).pass(60);
+    assert!(!node.effects[before..].iter().any(|it| matches!(it, Effect::Fetch(..))));
+    let PreflightAnswer::Said(answer) = node_status(&node.state).preflight else { panic!("no answer") };
+    assert_eq!(answer.result, PreflightResult::PolicyRefused);
+    node.request(Some("n/a")).pass(60);
+    assert!(node.effects[before..].iter().any(|it| matches!(it, Effect::Fetch(..))), "it is assigned, whoever asks");
+}

@@ -191,6 +191,25 @@ fn a_rollback_keeps_the_sequence() {
     assert_ne!(node.running(), Some("a@2"), "the cluster cannot go back below it");
 }
 
+/// An API server that lies can put the signed bytes of long ago under a new name.
+#[test]
+fn older_proven_content_does_not_come_back_by_an_assignment() {
+    let mut node = node();
+    for (name, sequence) in [("a", 1), ("b", 2), ("c", 3)] {
+        sign(&mut node, name, sequence, LATER);
+        prove(&mut node, name);
+    }
+    node.alias("d", "a");
+    sign(&mut node, "d", 1, LATER);
+    node.assign("d").pass(60);
+    assert_eq!(node.running(), Some("c"));
+    assert!(condition(&node).1.contains("sequence 1 of pool p is lower than 3"), "{}", condition(&node).1);
+    node.alias("e", "c");
+    sign(&mut node, "e", 3, 1);
+    node.assign("e").pass(60);
+    assert_eq!((node.running(), condition(&node).0), (Some("c"), "LastKnownGood"), "what runs may expire");
+}
+
 #[test]
 fn what_expired_or_whose_key_ended_is_not_taken_up_and_goes_on() {
     let expires: fn(&mut Signed) = |signed| signed.expires = 1;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use kubelet_config::digest::Digest;
 use kubelet_config::flags::{ConfigDir, KubeletArgs};
 use kubelet_config::own_files::DropIn;
+use kubelet_config::policy::NodePolicy;
 use kubelet_config::source::{Merge, Source};
 use kubelet_supervisor::adapters::fsx::Disk;
 use kubelet_supervisor::adapters::store::FsStore;
@@ -19,7 +20,7 @@ use kubelet_supervisor::machine::history::HistoryEntry;
 use kubelet_supervisor::machine::model::{KubeletId, LoadTarget, RenderError, Rendered, StateFiles, StateFilesFound};
 use kubelet_supervisor::machine::records::{Attempt, Phase, RecordFile, Records, Stored, Version};
 use kubelet_supervisor::machine::{Answer, Input};
-use kubelet_supervisor::ports::{Local, LocalError, StoreRequest};
+use kubelet_supervisor::ports::{Local, LocalError, LocalPolicy, StoreRequest};
 use testkit::sim::disk::{Fault, Plan, SimDisk};
 use testkit::sim::world::ROOT;
 
@@ -33,6 +34,7 @@ const CA: &str = "authentication: {x509: {clientCAFile: ./ca.crt}}\n";
 struct OwnFiles {
     config: Rc<RefCell<Result<String, String>>>,
     drop_ins: Rc<RefCell<Result<Vec<DropIn>, String>>>,
+    policy: Rc<RefCell<Option<NodePolicy>>>,
 }
 
 impl Local for OwnFiles {
@@ -49,12 +51,16 @@ impl Local for OwnFiles {
     fn default_merge(&self) -> Merge {
         Merge::Overlay
     }
+    fn policy(&self) -> Result<LocalPolicy, String> {
+        Ok(LocalPolicy { policy: self.policy.borrow().clone(), ..LocalPolicy::default() })
+    }
 }
 
 fn own_files() -> OwnFiles {
     OwnFiles {
         config: Rc::new(RefCell::new(Ok(format!("{HEAD}maxPods: 1\n")))),
         drop_ins: Rc::new(RefCell::new(Ok(Vec::new()))),
+        policy: Rc::default(),
     }
 }
 
@@ -95,6 +101,23 @@ fn content(rendered: &Rendered) -> LoadTarget {
 
 fn file(digest: &Digest, name: &str) -> PathBuf {
     Path::new(ROOT).join("supervisor/configs").join(&digest.0).join(name)
+}
+
+/// What is denied is compared with the local files. What else a policy says of a start does not depend on them.
+#[test]
+fn torn_local_files_switch_off_no_policy() {
+    let (disk, local, rendered) = rendered(&format!("{HEAD}maxPods: 5\n"));
+    let refused = |fields: &str| {
+        let text = format!("apiVersion: kubelet-supervisor.io/v1alpha1\nkind: NodePolicy\n{fields}");
+        *local.policy.borrow_mut() = Some(NodePolicy::parse(&text).unwrap());
+        let admission = load(&mut worker(disk.clone(), &local, &[]), content(&rendered)).unwrap().admission;
+        (admission.refused.is_some(), admission.policy.admits_nothing().is_some())
+    };
+    let (namespaces, denied) = ("allowedNamespaces: [elsewhere]\n", "deniedFields: [staticPodPath]\n");
+    assert_eq!(refused(&[namespaces, denied].concat()), (true, false));
+    *local.config.borrow_mut() = Ok("torn: [".to_owned());
+    assert_eq!(refused(&[namespaces, denied].concat()), (true, true), "it may not start, and nothing new is admitted");
+    assert_eq!(refused(denied), (false, true), "what is proven starts");
 }
 
 #[test]

@@ -66,6 +66,8 @@ pub struct Store {
     pub other_bytes: BTreeSet<String>,
     /// Namespaces that the policy refuses.
     pub foreign: BTreeSet<String>,
+    /// Namespaces that a label may not name.
+    pub unlisted: BTreeSet<String>,
     /// EIO for the record.
     pub record_unreadable: bool,
     /// Whether there is a policy.
@@ -227,7 +229,10 @@ impl Node {
             StoreRequest::JudgeNamespace(ticket, namespace) => {
                 let refused =
                     self.store.foreign.contains(&namespace).then(|| format!("the node's policy: {namespace}"));
-                let admission = Admission { policy: self.store.policy.clone(), refused, ..Admission::default() };
+                let refused_by_label =
+                    self.store.unlisted.contains(&namespace).then(|| "the node's policy: a label".to_owned());
+                let policy = self.store.policy.clone();
+                let admission = Admission { policy, refused, refused_by_label, ..Admission::default() };
                 Some(Input::Answer(ticket, Answer::NamespaceJudged(Ok(admission))))
             }
             StoreRequest::Load(ticket, target) => {
