@@ -271,6 +271,17 @@ pub enum LocalFilesDifference {
     Unusable(String),
 }
 
+impl LocalFilesDifference {
+    /// Why they cannot be used, if they cannot.
+    #[must_use]
+    pub fn unusable(&self) -> Option<&str> {
+        match self {
+            Self::Unusable(why) => Some(why),
+            Self::Fields(_) => None,
+        }
+    }
+}
+
 /// So many fields are named.
 const NAMED: usize = 10;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::evidence::{Signal, Suspension};
+use super::model::LocalFilesDifference;
 use super::records::{BadReason, Phase, Version};
 use super::versions::is_same;
 use super::{Kubelet, State};
@@ -28,6 +29,7 @@ pub fn node_status(state: &State) -> NodeConfigStatus {
         condition: condition(state),
         shadowed: state.running().shadowed.clone(),
         policy: policy(state),
+        own_files: state.local_files_difference().and_then(LocalFilesDifference::unusable).map(str::to_owned),
         preflight: state.preflight_answer(),
     }
 }

@@ -57,6 +57,8 @@ pub struct ReportedSupervisor {
     pub shadowed: Vec<String>,
     /// Whether the node has a policy: absent, in-force, unreadable, violated; none where it does not tell.
     pub policy: Option<String>,
+    /// Why no kubelet starts with its own files, as far as it knows.
+    pub own_files: Option<String>,
 }
 
 impl ReportedStatus {
@@ -104,9 +106,10 @@ impl ReportedSupervisor {
     pub fn from_node(node: &Value) -> Self {
         let about = annotation(node, ABOUT_ANNOTATION).unwrap_or_default();
         let field = |name: &str| about.get(name).and_then(Value::as_str).map(text);
-        let (version, policy) = (field("version"), field("policy"));
+        let (version, policy, own_files) = (field("version"), field("policy"), field("ownFiles"));
         let shadowed = about.get("shadowedByFlags").and_then(Value::as_array).into_iter().flatten();
-        Self { version, policy, shadowed: shadowed.filter_map(Value::as_str).take(MAX_LIST).map(text).collect() }
+        let shadowed = shadowed.filter_map(Value::as_str).take(MAX_LIST).map(text).collect();
+        Self { version, shadowed, policy, own_files }
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::bounds::bounded;
 use crate::preflight::{ANSWER_ANNOTATION, PreflightStatus};
 use crate::source::Source;
 
@@ -62,6 +63,9 @@ pub struct NodeConfigStatus {
     /// `absent`, `in-force`, `unreadable`, or `violated` by what runs.
     #[serde(skip)]
     pub policy: &'static str,
+    /// Why no kubelet starts with the node's own files, as far as that is known.
+    #[serde(skip)]
+    pub own_files: Option<String>,
     /// The answer to what the Node is asked to judge; in an annotation of its own.
     #[serde(skip)]
     pub preflight: PreflightAnswer,
@@ -236,6 +240,9 @@ pub fn config_source(source: Option<&Source>) -> Value {
     source.map_or(Value::Null, |source| json!({ "configMap": source }))
 }
 
+/// Bytes of what is said of the node's own files in an annotation.
+const OWN_FILES: usize = 512;
+
 impl NodeConfigStatus {
     /// The body of a strategic merge patch on `nodes/NAME/status`; null deletes, and other
     /// conditions stay. The subresource takes annotations too (nodeStatusStrategy,
@@ -265,7 +272,11 @@ impl NodeConfigStatus {
     /// The text of [`ABOUT_ANNOTATION`].
     #[must_use]
     pub fn about(&self) -> String {
-        json!({ "version": VERSION, "shadowedByFlags": self.shadowed, "policy": self.policy }).to_string()
+        let mut about = json!({ "version": VERSION, "shadowedByFlags": self.shadowed, "policy": self.policy });
+        if let (Some(why), Some(fields)) = (&self.own_files, about.as_object_mut()) {
+            fields.insert("ownFiles".to_owned(), bounded(why, OWN_FILES).into());
+        }
+        about.to_string()
     }
 
     /// The text of [`STATUS_ANNOTATION`]: what is unset is left out, as in `status.config`, and what native had no

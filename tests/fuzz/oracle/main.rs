@@ -279,12 +279,12 @@ impl<'a> Kubelet<'a> {
         };
         *tally.entry("own").or_default() += 1;
         let given = self.load(&ours.value.to_string());
-        let same = match (&native.verdict, &given.verdict) {
+        let same = matches!(
+            (&native.verdict, &given.verdict),
             (Verdict::Valid(_), Verdict::Valid(_))
-            | (Verdict::Load(_), Verdict::Load(_))
-            | (Verdict::Validate(_), Verdict::Validate(_)) => true,
-            _ => false,
-        };
+                | (Verdict::Load(_), Verdict::Load(_))
+                | (Verdict::Validate(_), Verdict::Validate(_))
+        );
         if !same {
             return Err(format!("an own file: {:?}; as we read it: {:?}", native.verdict, given.verdict));
         }

@@ -64,10 +64,11 @@ impl Kubelet<'_> {
         for (name, value) in &mut fields {
             *value = respelt(of(name), value);
         }
-        let other = Value::Object(fields).to_string();
-        if other == ours.value.to_string() {
+        let other = Value::Object(fields);
+        if other == ours.value {
             return Ok(());
         }
+        let other = other.to_string();
         *tally.entry("respelt").or_default() += 1;
         let again = self.render(Some(&other), None).map_err(|why| format!("respelt, {other} is refused: {why}"))?;
         // A relative path is a name of the payload in one, and a file of the node in the other.

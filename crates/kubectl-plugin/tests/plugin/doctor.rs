@@ -163,15 +163,16 @@ fn nodes_without_a_supervisor_are_gathered() {
 #[test]
 fn an_old_supervisor_and_flags_that_win() {
     let bench = well();
-    let about = r#"{"version":"0.2.0","shadowedByFlags":["maxPods","cgroupDriver"]}"#;
+    let about = r#"{"version":"0.2.0","shadowedByFlags":["maxPods","cgroupDriver"],"ownFiles":"/etc/k/30-a.conf: kind is missing"}"#;
     let status = json!({"metadata": {"annotations": {"kubelet-supervisor.io/supervisor": about,
         "kubelet-supervisor.io/config-status": "{}"}}});
     bench.server.create_node("n2");
     bench.server.patch_node("n2", status);
     let ran = json_of(&bench);
-    assert_eq!(found(&ran), ["old-supervisor", "shadowed-fields"]);
-    let nodes: Vec<Value> = (0..2).map(|index| ran.json()["findings"][index]["nodes"][0].clone()).collect();
-    assert_eq!(nodes, ["n1", "n2"]);
+    assert_eq!(found(&ran), ["old-supervisor", "own-files", "shadowed-fields"]);
+    assert!(ran.out.contains("/etc/k/30-a.conf: kind is missing"), "{}", ran.out);
+    let nodes: Vec<Value> = (0..3).map(|index| ran.json()["findings"][index]["nodes"][0].clone()).collect();
+    assert_eq!(nodes, ["n1", "n2", "n2"]);
 }
 
 #[test]

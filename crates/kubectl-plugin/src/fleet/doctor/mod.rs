@@ -65,6 +65,8 @@ pub(crate) struct ExaminedNode {
     shadowed: Vec<String>,
     /// Whether it has a policy.
     policy: Option<String>,
+    /// Why no kubelet starts with its own files.
+    own_files: Option<String>,
 }
 
 impl ExaminedNode {
@@ -74,8 +76,8 @@ impl ExaminedNode {
         let lonely = !label("name") && (label("namespace") || label("key"));
         let labels = from_labels(&row.labels, namespace);
         row.labels = BTreeMap::new();
-        let ReportedSupervisor { version, shadowed, policy } = ReportedSupervisor::from_node(node);
-        Self { row, labels, lonely, version, shadowed, policy }
+        let ReportedSupervisor { version, shadowed, policy, own_files } = ReportedSupervisor::from_node(node);
+        Self { row, labels, lonely, version, shadowed, policy, own_files }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -99,6 +101,14 @@ impl ExaminedNode {
             let problem = "its policy cannot be read, so nothing new is taken up there";
             let mend = vec!["on the node: kubelet-supervisor policy check".to_owned()];
             found.push(Finding::of_node("policy-unreadable", &self.row.name, problem, mend));
+        }
+        if let Some(why) = &self.own_files {
+            let problem = format!("its own files cannot be used, so no kubelet starts with them: {why}");
+            let mend = vec![
+                "on the node: mend the file; kubelet-supervisor render --effective says whether it can be read"
+                    .to_owned(),
+            ];
+            found.push(Finding::of_node("own-files", &self.row.name, problem, mend));
         }
         if !self.shadowed.is_empty() {
             let problem = format!("flags of the kubelet's command line win over {}", self.shadowed.join(", "));
