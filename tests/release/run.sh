@@ -38,17 +38,17 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$top/Cargo.toml" | head -n 1)
 sed -i "s/^## \[$version\] - .*/## [Earlier]/" "$work/tree/CHANGELOG.md"
 refused "no commit" "no git repository with a commit" "$version"
 commit "all of it"
+refused "no section in the changelog" "no section $version; rename Unreleased to" "$version"
+refused "another version" "Cargo.toml says $version and not 99.0.0" 99.0.0
+sed -i "s/^## \[Unreleased\]$/&\n\n## [$version] - 2026-01-02\n\n- What is new.\n\n## [0.0.1] - 2026-01-01\n/" "$work/tree/CHANGELOG.md"
+refused "not all is committed" "not all is committed.*" "$version"
+commit "release: $version"
 of_day() { sed -i "1s/as of [0-9-]*/as of $1/" "$work/tree/advisories.txt"; }
 of_day "$(date -d '-61 days' +%F)"
 commit "advisories of long ago"
 refused "advisories that are older than 60 days" "61 days old, and 60 are believed; renew it" "$version"
 of_day "$(date +%F)"
 commit "advisories of today"
-refused "no section in the changelog" "no section $version; rename Unreleased to" "$version"
-refused "another version" "Cargo.toml says $version and not 99.0.0" 99.0.0
-sed -i "s/^## \[Unreleased\]$/&\n\n## [$version] - 2026-01-02\n\n- What is new.\n\n## [0.0.1] - 2026-01-01\n/" "$work/tree/CHANGELOG.md"
-refused "not all is committed" "not all is committed.*" "$version"
-commit "release: $version"
 git -C "$work/tree" tag "v$version" HEAD~1
 refused "the tag of another commit" "v$version is the tag of another commit" "$version"
 git -C "$work/tree" tag -f "v$version" >/dev/null
