@@ -57,6 +57,8 @@ fn kept(shipped: &str) -> Vec<String> {
     let denied =
         policy["deniedFields"].as_array().into_iter().flatten().map(|field| field.as_str().unwrap().to_owned());
     let pinned = policy["pinnedFields"].as_object().into_iter().flatten().map(|(path, _)| path.clone());
+    // A gate that switches a kept field off is no field.
+    let denied = denied.filter(|path| !path.starts_with("featureGates."));
     let mut fields: Vec<String> = denied.chain(pinned).map(|path| path.split('.').next().unwrap().to_owned()).collect();
     fields.sort();
     fields.dedup();

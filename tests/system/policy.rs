@@ -68,6 +68,14 @@ fn what_runs_and_is_forbidden_goes_on_until_the_next_start() {
     state(&rig, "violated");
     rig.wait_told("KubeletConfigForbidden", &version, "pinnedFields: maxPods must be 110");
     assert_eq!(rig.starts(), starts);
+    // Fields bind changes: what is proven starts.
+    crate::kill_kubelet(&rig);
+    rig.wait_starts(starts + 1);
+    rig.wait_active(&version);
+    write(&rig, "allowedNamespaces: [elsewhere]\n");
+    rig.wait_status("its namespace is forbidden", |status| {
+        status["policy"]["forbids"].as_str().is_some_and(|why| why.contains("is not allowed"))
+    });
     crate::kill_kubelet(&rig);
     rig.wait_config("the node's own configuration runs", |config| {
         config["active"].is_null() && is(config, "assigned", &version)
