@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::exec::Executor;
@@ -21,19 +22,23 @@ use crate::adapters::local_files::source::LocalSource;
 use crate::adapters::lock::{self, NotLocked, SharedLock};
 use crate::adapters::metrics::Metrics;
 use crate::adapters::policy::PolicyFile;
-use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
+use crate::adapters::preflight::{self, KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::store::{FsStore, StoredConfig};
 use crate::adapters::store_thread::StoreThread;
+use crate::machine::model::KubeletId;
 use crate::machine::status as node_status;
 use crate::machine::{Counter, Input, Level, State, StoreRequest, limits};
 use crate::monitor::wire::{IN_USE, Request, Status};
-use crate::ports::{self, KubeletVersion};
+use crate::ports::{self, KubeletVersion, Local as _};
 use kubelet_config::assignment::Assignment;
 use kubelet_config::source::ConfigMapRef;
 
 /// Between two heartbeats, at the least.
 const BEAT_PAUSE: Duration = Duration::from_secs(5);
+
+/// A kubelet that does not say its version is started without that.
+const VERSION_LIMIT: Duration = Duration::from_secs(2);
 
 /// Between attempts to have the control socket: each costs some system calls.
 const SOCKET_RETRY: Duration = Duration::from_secs(5);
@@ -242,15 +247,34 @@ fn store(
 ) -> anyhow::Result<StoreThread> {
     let local = local_files(settings, version);
     let files = FsStore::new(RealDisk::guarded(&settings.dir), &settings.dir);
-    let mut worker = StoreWorker::new(files, local, settings.args.clone());
+    let mut worker = StoreWorker::new(files, local.clone(), settings.args.clone());
     worker.standalone = settings.machine.standalone;
+    let (runtime, mut asked) = (Handle::current(), None);
     let serve = move |request: StoreRequest| {
+        if matches!(request, StoreRequest::Load(..)) {
+            know_version(&local, &mut asked, &runtime);
+        }
         let (operation, begun) = (request.operation(), Instant::now());
         let answers = worker.serve(request);
         metrics.store_took(operation, begun.elapsed());
         answers
     };
     StoreThread::start(serve, inputs).context("cannot start the store's thread")
+}
+
+/// What is loaded means something else in another version, and two that were read for different ones must not be compared. So a
+/// binary that nobody has asked before is asked first, once; that takes a kubelet some 0.1 s.
+fn know_version(local: &LocalFiles, asked: &mut Option<KubeletId>, runtime: &Handle) {
+    let id = local.kubelet_id();
+    if asked.as_ref() == Some(&id) || local.kubelet_minor().is_some() {
+        return;
+    }
+    let _timers = runtime.enter();
+    let version = tokio::time::timeout(VERSION_LIMIT, preflight::version(&local.program, &local.args));
+    if let Ok(found @ Some(_)) = runtime.block_on(version) {
+        local.version.set(&id, found);
+    }
+    *asked = Some(id);
 }
 
 /// Takes operators' commands, and has the store locked: a verb that finds no socket writes to the store itself, if no supervisor
