@@ -48,7 +48,7 @@ walk() { # FORM ARGS
     ok "the OOM killer's work ends no unit" is "$(property OOMPolicy)" continue
     for mode in mixed control-group process; do
         mkdir -p /run/systemd/system/kubelet.service.d
-        printf '[Service]\nKillMode=%s\n' $mode >/run/systemd/system/kubelet.service.d/99-mode.conf
+        printf '[Service]\nKillMode=%s\n' $mode >/run/systemd/system/kubelet.service.d/zzz-mode.conf
         systemctl daemon-reload
         ok "KillMode=$mode: restart" timeout 60 systemctl restart kubelet
         ok "KillMode=$mode: ready" until_true 30 ready
@@ -62,7 +62,7 @@ walk() { # FORM ARGS
         ok "KillMode=$mode: no kubelet is left" no_kubelet
         ok "KillMode=$mode: the result is success" is "$(property Result)" success
     done
-    rm /run/systemd/system/kubelet.service.d/99-mode.conf
+    rm /run/systemd/system/kubelet.service.d/zzz-mode.conf
 
     systemctl daemon-reload && systemctl start kubelet
     ok "ready for the last time" until_true 30 ready
@@ -91,12 +91,12 @@ types() {
     ok "Type=notify: start returns when the kubelet is ready" eval 'timeout 60 systemctl restart kubelet && ready'
     ok "Type=notify: systemd was told" is "$(property Type) $(property ActiveState)" "notify active"
     ok "Type=notify: kept by the next enable" eval 'kubelet-supervisor enable && is "$(property Type)" notify'
-    printf '[Service]\nType=simple\n' >/etc/systemd/system/kubelet.service.d/95-simple.conf
+    printf '[Service]\nType=simple\n' >/etc/systemd/system/kubelet.service.d/zzz-simple.conf
     ok "Type=simple set back by a drop-in" eval 'systemctl daemon-reload && systemctl restart kubelet && is "$(property Type)" simple'
     ok "Type=simple: ready, and STATUS in words" until_true 30 eval 'ready && property StatusText | grep -q "kubelet ready"'
     ok "Type=simple: stop" timeout 60 systemctl stop kubelet
     ok "Type=simple: no kubelet is left" no_kubelet
-    printf '[Service]\nWatchdogSec=2\n' >/etc/systemd/system/kubelet.service.d/95-simple.conf
+    printf '[Service]\nWatchdogSec=2\n' >/etc/systemd/system/kubelet.service.d/zzz-simple.conf
     systemctl daemon-reload
     ok "WatchdogSec: it is answered" eval 'systemctl restart kubelet && before=$(property WatchdogTimestampMonotonic) && until_true 30 eval "[ \"\$(property WatchdogTimestampMonotonic)\" != $before ]"'
     systemctl stop kubelet
@@ -253,12 +253,12 @@ refusals() {
     printf '[Service]\nExecStart=\nExecStart=/usr/local/bin/kubelet\n' >/etc/systemd/system/kubelet.service.d/30-shell.conf
     ok "a script" fails "is a script" kubelet-supervisor enable
     rm /usr/local/bin/kubelet
-    mv /etc/systemd/system/kubelet.service.d/{30-shell,99-later}.conf
-    ok "a later drop-in with another command" fails "99-later.conf sets ExecStart" kubelet-supervisor enable
+    mv /etc/systemd/system/kubelet.service.d/{30-shell,zzz-later}.conf
+    ok "a later drop-in with another command" fails "zzz-later.conf sets ExecStart" kubelet-supervisor enable
     # systemd itself refuses this one, once it has seen it.
-    printf '[Service]\nType=dbus\n' >/etc/systemd/system/kubelet.service.d/99-later.conf
+    printf '[Service]\nType=dbus\n' >/etc/systemd/system/kubelet.service.d/zzz-later.conf
     ok "a unit that systemd refuses" fails "systemctl status kubelet.service says why" kubelet-supervisor enable
-    rm /etc/systemd/system/kubelet.service.d/99-later.conf
+    rm /etc/systemd/system/kubelet.service.d/zzz-later.conf
     ok "nothing was written" test ! -e $dropin
     systemctl daemon-reload
     rm -f /etc/systemd/system/kubelet.service
