@@ -38,7 +38,7 @@ impl Policy {
         Admission { policy, acknowledgeable, ..Admission::default() }
     }
 
-    /// What it says of ConfigMaps in this namespace, whatever is in them.
+    /// What the policy says of every ConfigMap in this namespace.
     pub(crate) fn of_namespace(&self, namespace: &str) -> Admission {
         let refused = match &self.0 {
             Ok(LocalPolicy { policy: Some(policy), label_namespaces, .. }) => {

@@ -262,8 +262,8 @@ fn store(
     StoreThread::start(serve, inputs).context("cannot start the store's thread")
 }
 
-/// What is loaded means something else in another version, and two that were read for different ones must not be compared. So a
-/// binary that nobody has asked before is asked first, once; that takes a kubelet some 0.1 s.
+/// Asks this kubelet binary for its version before a load, unless the version is known; once, which takes some 0.1 s. The same
+/// configuration means something else in another version, and two that were read for different versions cannot be compared.
 fn know_version(local: &LocalFiles, asked: &mut Option<KubeletId>, runtime: &Handle) {
     let id = local.kubelet_id();
     if asked.as_ref() == Some(&id) || local.kubelet_minor().is_some() {

@@ -125,7 +125,7 @@ impl State {
     /// How long a signal may be bad without a break.
     pub(super) fn patience(&self, signal: Signal) -> Duration {
         let patience = signal.patience(self.settings.isolation);
-        // A busy node may be late with one ping, whatever the interval.
+        // A busy node may be late with one ping, at any interval.
         if signal == Signal::Watchdog { patience.max(2 * self.watchdog_interval()) } else { patience }
     }
 

@@ -1,5 +1,5 @@
-//! The namespace of a ConfigMap is asked before anything of it: before it is fetched, saved, parsed or told. The policy is read by the
-//! store's thread each time, as for whatever is loaded.
+//! The policy judges the namespace of a ConfigMap before the ConfigMap is fetched, saved, parsed or told. The store's thread reads
+//! the policy each time, as it does before a load.
 
 use super::asks::Asker;
 use super::io::{Effect, StoreRequest};
@@ -14,11 +14,11 @@ use kubelet_config::status::SyncError;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Namespace {
     permit: Permit,
-    /// It is asked then.
+    /// When the policy is asked next.
     due: Option<Moment>,
-    /// So often in a row nobody could say.
+    /// How often in a row the policy could not be read.
     failures: u32,
-    /// This refusal was told.
+    /// The refusal that was told last.
     told: Option<String>,
 }
 
@@ -100,7 +100,7 @@ impl State {
             None => Ok(Self::namespace_refusal(admission, self.sync.is_by_labels())),
         });
         match told {
-            // What is watched already is watched on: whatever is loaded is refused meanwhile.
+            // A watch that runs goes on: while the policy cannot be read, each load is refused.
             Err(why) => {
                 let failures = &mut self.namespace.failures;
                 self.namespace.due = Some(self.clock.retry(failures, limits::RETRY_FIRST, limits::RETRY_MAX));
@@ -120,14 +120,13 @@ impl State {
         }
     }
 
-    /// Why nobody can say, as the policy cannot be read.
+    /// Why the policy says nothing, if it cannot be read.
     pub(super) fn unreadable_policy(&mut self, admission: &Admission) -> Option<String> {
         self.note_policy(&admission.policy);
         admission.policy.admits_nothing()
     }
 
-    /// Why a namespace is refused, if it is.
-    /// `by_label`: whoever asks for it could only have assigned it by a label.
+    /// Why a namespace is refused, if it is. `by_label`: the namespace was named by somebody who may assign by a label only.
     pub(super) fn namespace_refusal(admission: Admission, by_label: bool) -> Option<String> {
         let by_label = admission.refused_by_label.filter(|_| by_label);
         admission.refused.or(by_label)

@@ -91,8 +91,13 @@ fn a_preflight_on_request_asks_it_too() {
     let mut node = Node::new();
     prove(&mut node, "a");
     node.store.foreign.insert("n".to_owned());
+    refuses_unfetched(&mut node, "n/b");
+}
+
+/// A preflight of this ConfigMap is refused by the policy, and nothing was fetched for it.
+fn refuses_unfetched(node: &mut Node, requested: &str) {
     let before = node.effects.len();
-    node.request(Some("n/b")).pass(60);
+    node.request(Some(requested)).pass(60);
     assert!(!node.effects[before..].iter().any(|it| matches!(it, Effect::Fetch(..))));
     let PreflightAnswer::Said(answer) = node_status(&node.state).preflight else { panic!("no answer") };
     assert_eq!(answer.result, PreflightResult::PolicyRefused);
@@ -104,11 +109,8 @@ fn a_preflight_on_request_reaches_no_further_than_a_label() {
     let mut node = Node::new();
     prove(&mut node, "a");
     node.store.unlisted.insert("n".to_owned());
+    refuses_unfetched(&mut node, "n/b");
     let before = node.effects.len();
-    node.request(Some("n/b")).pass(60);
-    assert!(!node.effects[before..].iter().any(|it| matches!(it, Effect::Fetch(..))));
-    let PreflightAnswer::Said(answer) = node_status(&node.state).preflight else { panic!("no answer") };
-    assert_eq!(answer.result, PreflightResult::PolicyRefused);
     node.request(Some("n/a")).pass(60);
     assert!(node.effects[before..].iter().any(|it| matches!(it, Effect::Fetch(..))), "it is assigned, whoever asks");
 }

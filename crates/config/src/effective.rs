@@ -1,9 +1,12 @@
 //! What a kubelet goes by, field by field, and where each value comes from.
 //!
-//! In the order in which it loads (cmd/kubelet/app/server.go and options/options.go, v1.20.2 and v1.36.2): the file of
-//! `--config` is read and its defaults are filled in; with `--config-dir` that is written as JSON, which leaves empty lists
-//! and maps out, drop-ins are merged over it, and what is missing now is filled in once more, but for hard eviction; flags are laid over the outcome, and what they set to zero is zero. At the start named CPUs become the only
-//! ones reserved, and what is taken from another field is taken.
+//! In the order in which a kubelet loads (cmd/kubelet/app/server.go and options/options.go, v1.20.2 and v1.36.2):
+//!
+//! 1. The file of `--config` is read, and its defaults are filled in.
+//! 2. With `--config-dir` the outcome is written as JSON, which leaves empty lists and maps out. Drop-ins are merged over it.
+//!    What is missing then is filled in once more, but for hard eviction.
+//! 3. Flags are laid over the outcome. What a flag sets to zero is zero.
+//! 4. At the start, named CPUs become the only ones reserved, and some fields take the value of another field.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -231,9 +234,9 @@ pub fn fields(layers: &[Layer], minor: Option<u64>) -> Vec<Field> {
     found
 }
 
-/// The same as one configuration, for whoever compares two: an object. Fields that are at their default, and feature gates,
-/// are left out; [`hazard::effective`] has these defaults. What depends on the version stands there where that is known, so
-/// that a field that is not there means the same in both.
+/// The outcome of the layers as one configuration, to compare it with another: an object. Fields and feature gates that are at
+/// their default are left out; [`hazard::effective`] has these defaults. A default that depends on the version is written out
+/// if the version is known: so a field that is absent from two configurations is the same in both.
 #[must_use]
 pub fn value(layers: &[Layer], minor: Option<u64>) -> Value {
     settled(&View::of(layers, minor).value, minor)

@@ -46,5 +46,6 @@ pub mod reported;
 pub mod schema;
 pub mod source;
 pub mod status;
+mod strconv;
 pub mod types;
 pub mod yaml;

@@ -18,8 +18,8 @@
 use serde_json::{Map, Number, Value};
 
 use crate::duration;
-use crate::flags::boolean;
 use crate::hazard::{cpus, quantity};
+use crate::strconv::boolean;
 
 /// What a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

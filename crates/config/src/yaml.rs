@@ -19,7 +19,7 @@ pub const MAX_BYTES: usize = 1 << 20;
 /// A parsed document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// The content as JSON, integral floats folded to integers.
+    /// The content as JSON; a float without a fraction is an integer.
     pub value: Value,
     /// The field that stands twice, and where: the last one won, as in the kubelet's lenient pass.
     pub duplicate: Option<String>,

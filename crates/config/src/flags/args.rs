@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::overlay::boolean;
 use super::overrides::FlagOverrides;
 use super::table;
 use crate::hazard;
+use crate::strconv::boolean;
 
 /// The gate of native dynamic configuration: locked in kubelets v1.24, unknown to later ones
 /// (pkg/features/kube_features.go). It means nothing without `--dynamic-config-dir`.

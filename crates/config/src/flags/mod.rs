@@ -15,7 +15,7 @@ mod tests;
 pub(crate) use args::NATIVE_GATE;
 pub use args::{ConfigDir, KubeletArgs};
 pub use overlay::Setting;
-pub(crate) use overlay::{boolean, set};
+pub(crate) use overlay::set;
 pub use overrides::{FlagOverrides, KEY_SUFFIX};
 pub(crate) use refused::IDENTITY_LABELS;
 pub use refused::{LEFT_TO_POLICY, refused_for_good};

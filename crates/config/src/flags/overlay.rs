@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::KubeletArgs;
 use super::table::{self, Kind};
 use crate::effective::{self, Sources};
+use crate::strconv::{base, boolean};
 use crate::{hazard, schema};
 
 impl KubeletArgs {
@@ -130,26 +131,12 @@ fn integer(text: &str) -> Option<i64> {
         Some(body) => ("-", body),
         None => ("", text.strip_prefix('+').unwrap_or(text)),
     };
-    let lower = body.to_ascii_lowercase();
-    let (radix, digits) = [("0x", 16), ("0o", 8), ("0b", 2)]
-        .into_iter()
-        .find_map(|(prefix, radix)| Some((radix, lower.strip_prefix(prefix)?)))
-        .or_else(|| Some((8, lower.strip_prefix('0')?)).filter(|(_, digits)| !digits.is_empty()))
-        .unwrap_or((10, &lower));
+    let (radix, digits) = base(body);
     // Each `_` stands between digits, or after the base.
-    let after_base = digits.len() < lower.len();
+    let after_base = digits.len() < body.len();
     let digits = if after_base { digits.strip_prefix('_').unwrap_or(digits) } else { digits };
     let is_number = digits.split('_').all(|part| !part.is_empty() && part.chars().all(|c| c.is_digit(radix)));
     is_number.then(|| i64::from_str_radix(&format!("{sign}{}", digits.replace('_', "")), radix).ok())?
-}
-
-/// strconv.ParseBool.
-pub(crate) fn boolean(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
-    }
 }
 
 fn parts(text: &str) -> impl Iterator<Item = &str> {

@@ -32,7 +32,7 @@ static BOOLEANS: &[&str] = &[
 
 /// What a flag's value is; repetition as in pflag and component-base/cli/flag (v1.20.2, v1.36).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// A boolean; nothing is true.
     Bool,
     /// A whole number, in any base that Go writes.
@@ -92,7 +92,7 @@ pub(super) fn adds_up(flag: &str) -> bool {
 /// Flag name, dotted path of the field it overrides, kind of value. `--feature-gates` is not
 /// among them: gates add up instead of replacing each other.
 #[rustfmt::skip]
-pub(crate) static FIELDS: &[(&str, &str, Kind)] = &[
+pub(super) static FIELDS: &[(&str, &str, Kind)] = &[
     ("address", "address", Ip),
     ("allowed-unsafe-sysctls", "allowedUnsafeSysctls", List),
     ("anonymous-auth", "authentication.anonymous.enabled", Bool),

@@ -7,7 +7,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::effective::read;
+use super::effective::{fill, read};
 use super::table::{self, Unset};
 use crate::schema;
 use crate::types::Type;
@@ -110,25 +110,9 @@ fn of_file(config: &Value, field: &str) -> Value {
     match hazard.unset {
         Unset::Zeros(text) if is_go_zero(hazard.of, &given) => read(text),
         Unset::Absent(text) if given.is_null() => read(text),
-        Unset::Struct(text) => filled_struct(hazard.of, read(text), given),
+        Unset::Struct(text) => fill(hazard.of, read(text), given, is_unset),
         Unset::Like(other) if hazard.of.is_zero(&given) && other != field => of_file(config, other),
         _ => given,
-    }
-}
-
-/// Lays what a file gives of a struct over its defaults.
-fn filled_struct(of: Type, default: Value, given: Value) -> Value {
-    match (default, given) {
-        (Value::Object(mut default), Value::Object(given)) => {
-            for (name, value) in given {
-                let below = default.remove(&name).unwrap_or_default();
-                let filled = filled_struct(of.entry(&name), below, value);
-                default.insert(name, filled);
-            }
-            Value::Object(default)
-        }
-        (default, given) if is_unset(of, &given) => default,
-        (_, given) => given,
     }
 }
 

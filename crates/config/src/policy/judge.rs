@@ -75,12 +75,6 @@ impl Admission {
         self.acknowledgeable.as_ref().is_none_or(|all| all.split(", ").any(|it| it == class.label()))
     }
 
-    /// Where the policy cannot be read.
-    #[must_use]
-    pub fn unreadable(why: String) -> Self {
-        Self { policy: PolicyState::Unreadable(why), ..Self::default() }
-    }
-
     /// What this policy says, with the outcome of the look at the signature. `labels`: the namespaces that a label may name
     /// where the policy names none.
     #[must_use]

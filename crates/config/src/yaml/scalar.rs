@@ -6,6 +6,9 @@
 
 use serde_json::{Number, Value};
 
+use crate::digest::decode_base64;
+use crate::strconv::base;
+
 /// A scalar with its type. The keys of a mapping are told apart by it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Scalar {
@@ -80,14 +83,7 @@ fn integer(text: &str) -> Option<Scalar> {
         b'+' => (1, text.get(1..)?),
         _ => (1, text),
     };
-    let prefix = digits.get(..2).filter(|_| digits.len() > 2).map(str::to_ascii_lowercase);
-    let (base, number) = match prefix.as_deref() {
-        Some("0x") => (16, digits.get(2..)?),
-        Some("0o") => (8, digits.get(2..)?),
-        Some("0b") => (2, digits.get(2..)?),
-        _ if digits.starts_with('0') => (8, digits),
-        _ => (10, digits),
-    };
+    let (base, number) = base(digits);
     if number.starts_with(['+', '-']) {
         return None;
     }
@@ -194,31 +190,13 @@ fn is_timestamp(text: &str) -> bool {
     is_day && (time.is_empty() || (is_time && time.starts_with(' ') == zone.is_empty()))
 }
 
-/// Standard base64, padded; line breaks in it do not count (encoding/base64, StdEncoding).
+/// Standard base64, padded; line breaks in it do not count, other white space does (encoding/base64, StdEncoding).
 fn base64(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| match byte {
-        b'A'..=b'Z' => Some(u32::from(byte - b'A')),
-        b'a'..=b'z' => Some(u32::from(byte - b'a') + 26),
-        b'0'..=b'9' => Some(u32::from(byte - b'0') + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    };
-    let text: Vec<u8> = text.bytes().filter(|byte| !b"\r\n".contains(byte)).collect();
-    let padding = text.iter().rev().take_while(|byte| **byte == b'=').count();
-    if !text.len().is_multiple_of(4) || padding > 2 {
-        return None;
-    }
-    let digits = text.get(..text.len() - padding)?;
-    let mut bytes = Vec::new();
-    for group in digits.chunks(4) {
-        let mut bits = 0;
-        for place in 0..4 {
-            bits = bits << 6 | group.get(place).map_or(Some(0), |byte| digit(*byte))?;
-        }
-        bytes.extend(bits.to_be_bytes().get(1..group.len())?);
-    }
-    Some(bytes)
+    let text = text.replace(['\r', '\n'], "");
+    let digits = text.trim_end_matches('=');
+    let is_padded = text.len().is_multiple_of(4) && text.len() - digits.len() <= 2;
+    let is_strict = is_padded && !digits.contains(|c: char| c == '=' || c.is_ascii_whitespace());
+    decode_base64(digits).filter(|_| is_strict)
 }
 
 /// Each byte that is no text becomes one mark (encoding/json).
