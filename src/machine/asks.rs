@@ -87,7 +87,7 @@ pub(super) enum About {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answered {
     /// Of the one who asked.
-    InTime(Asker),
+    InTime(Asker, Option<About>),
     /// Nobody waits for it any more: who asked, and about what.
     Late(Asker, About),
     /// It was not asked for, or is forgotten.
@@ -187,7 +187,7 @@ impl Asks {
             if question.deadline.is_some_and(|deadline| now <= deadline.usually) {
                 self.late.remove(&asker);
             }
-            return Answered::InTime(asker);
+            return Answered::InTime(asker, question.about);
         }
         let late = self.given_up.iter().position(|late| late.ticket == ticket);
         let late = late.map(|late| self.given_up.remove(late));

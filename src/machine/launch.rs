@@ -253,7 +253,6 @@ impl State {
                     RenderError::Policy(_) => ConfigError::Validate,
                 };
                 if matches!(error, RenderError::Checkpoint(_)) {
-                    self.versions.forget_known(&version);
                     if self.records().assigned.as_ref() == Some(&version) {
                         self.download_again();
                     }

@@ -163,9 +163,22 @@ impl State {
 
     fn answered(&mut self, ticket: Ticket, answer: Answer) {
         match self.asks.answered(ticket, self.clock.now) {
-            Answered::InTime(asker) => self.answer(asker, answer),
-            Answered::Late(asker, about) => self.learn_late(asker, about, answer),
+            Answered::InTime(asker, about) => {
+                self.note_load(about.as_ref(), &answer);
+                self.answer(asker, answer);
+            }
+            Answered::Late(asker, about) => {
+                self.note_load(Some(&about), &answer);
+                self.learn_late(asker, about, answer);
+            }
             Answered::Unknown => {}
+        }
+    }
+
+    /// The store's word on a version, whoever asked for it.
+    fn note_load(&mut self, about: Option<&About>, answer: &Answer) {
+        if let (Some(About::Content(Some(version))), Answer::Loaded(_, result)) = (about, answer) {
+            self.versions.note_load(version, result);
         }
     }
 

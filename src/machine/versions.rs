@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
 use super::evidence::Failure;
-use super::model::{ConfigError, KubeletId, Moment, Rendered, Verdict};
+use super::model::{ConfigError, KubeletId, Moment, RenderError, Rendered, Verdict};
 use super::{State, limits};
 use kubelet_config::digest::Digest;
 use kubelet_config::duration;
@@ -342,13 +342,24 @@ impl Versions {
         self.known.truncate(limits::KNOWN_KEPT);
     }
 
+    /// It was loaded once more. What the policy forbids by now, or what is damaged, is not started unread.
+    pub(super) fn note_load(&mut self, version: &Version, result: &Result<Rendered, RenderError>) {
+        match result {
+            Ok(latest) => {
+                let known = self.known.iter_mut().find(|(known, _)| is_same(Some(known), Some(version)));
+                known.into_iter().for_each(|(_, rendered)| rendered.clone_from(latest));
+            }
+            Err(RenderError::Checkpoint(_) | RenderError::Policy(_)) => self.forget_known(version),
+            Err(_) => {}
+        }
+    }
+
     pub(super) fn known(&self, version: Option<&Version>) -> Option<Rendered> {
         let (_, rendered) = self.known.iter().find(|(known, _)| is_same(Some(known), version))?;
         Some(rendered.clone())
     }
 
-    /// What lies there is damaged.
-    pub(super) fn forget_known(&mut self, version: &Version) {
+    fn forget_known(&mut self, version: &Version) {
         self.known.retain(|(known, _)| !is_same(Some(known), Some(version)));
     }
 

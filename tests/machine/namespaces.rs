@@ -114,3 +114,17 @@ fn a_preflight_on_request_reaches_no_further_than_a_label() {
     node.request(Some("n/a")).pass(60);
     assert!(node.effects[before..].iter().any(|it| matches!(it, Effect::Fetch(..))), "it is assigned, whoever asks");
 }
+
+/// It may be started unread, as it was loaded last: the policy's latest word on it counts, whoever asked for that.
+#[test]
+fn a_stalled_disk_does_not_start_what_the_policy_forbade_since() {
+    let mut node = Node::new();
+    prove(&mut node, "a");
+    node.store.foreign.insert("n".to_owned());
+    node.store.forbidden.insert("a".to_owned());
+    node.store.policy = PolicyState::InForce;
+    node.step(Input::PolicyChanged).pass(600);
+    assert_eq!(condition(&node).0, "ForbiddenByPolicy");
+    node.stall().exit(1).until_start(60).unwrap();
+    assert_eq!(node.running(), Some(""), "{:?}", node.starts);
+}

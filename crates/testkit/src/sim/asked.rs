@@ -127,7 +127,8 @@ impl Outside {
     fn what_would_become(&self, said: &PreflightStatus) -> Vec<PreflightResult> {
         use PreflightResult::{Inconclusive, Invalid, PolicyRefused, Valid};
         let version = said.version.split_once('/').and_then(|(uid, version)| self.history.get(uid)?.get(version));
-        let Some(version) = version else { return vec![Inconclusive] };
+        let unread = if self.is_forbidden_lately() { vec![PolicyRefused, Inconclusive] } else { vec![Inconclusive] };
+        let Some(version) = version else { return unread };
         if said.request.contains("/absent") {
             return vec![Invalid];
         }

@@ -133,13 +133,26 @@ pub struct Observations {
     pub good_since: std::collections::BTreeMap<Signal, Duration>,
     /// Whether the node was in trouble then that no configuration made.
     pub environment: Option<(bool, Duration)>,
-    /// What it last asked of how the node does: only the answer to that is heard.
-    pub asked: Option<Ticket>,
+    /// When it asked how the node does. It hears an answer that is in time: the change, the judge and a request ask, each for itself.
+    pub asked: std::collections::BTreeMap<Ticket, Duration>,
     /// The runtime has answered in this life.
     runtime_answered: bool,
 }
 
+/// An answer about the node is waited for so long.
+const IN_TIME: Duration = Duration::from_secs(10);
+
 impl Observations {
+    /// This is asked of the node; what was asked before is forgotten once its time is over.
+    pub fn ask(&mut self, ticket: Ticket, now: Duration) {
+        self.asked.retain(|_, at| now.saturating_sub(*at) <= IN_TIME);
+        self.asked.insert(ticket, now);
+    }
+
+    fn is_in_time(&self, ticket: Ticket, now: Duration) -> bool {
+        self.asked.get(&ticket).is_some_and(|at| now.saturating_sub(*at) <= IN_TIME)
+    }
+
     /// It knows of trouble that suspends any trial.
     pub fn has_trouble(&self, now: Duration) -> bool {
         self.environment.is_some_and(|(trouble, at)| trouble && now - at <= Duration::from_secs(30))
@@ -538,7 +551,7 @@ impl Outside {
         // A socket that never answered may be a wrong guess.
         let trouble = disk_full || shutting_down || (!up && self.observations.runtime_answered);
         self.observations.runtime_answered |= up;
-        if self.observations.asked == Some(ticket) {
+        if self.observations.is_in_time(ticket, now) {
             self.observations.environment = Some((trouble, now));
             self.observations.note(Signal::Runtime, up, now);
         }

@@ -28,6 +28,8 @@ pub enum Policy {
     PinsSalt,
     /// What differs from the local file is no change's to make.
     Denies,
+    /// The ConfigMaps' namespace is not among those that are allowed.
+    Namespaces,
     Gone,
     /// It cannot be read.
     Torn,
@@ -37,7 +39,7 @@ pub enum Policy {
 const READ_AGAIN: Duration = Duration::from_secs(750);
 
 impl Policy {
-    pub const ALL: [Self; 5] = [Self::Pins, Self::PinsSalt, Self::Denies, Self::Gone, Self::Torn];
+    pub const ALL: [Self; 6] = [Self::Pins, Self::PinsSalt, Self::Denies, Self::Namespaces, Self::Gone, Self::Torn];
 
     pub(super) fn read(self) -> Result<LocalPolicy, String> {
         let salt = "staticPodURLHeader.salt";
@@ -47,21 +49,28 @@ impl Policy {
             Self::Torn => return Err("it is torn".to_owned()),
             Self::PinsSalt => drop(policy.pinned_fields.insert(salt.to_owned(), json!(0))),
             Self::Denies => drop(policy.denied_fields.insert("staticPodURLHeader".to_owned())),
+            Self::Namespaces => policy.allowed_namespaces = Some(["another".to_owned()].into()),
             Self::Pins | Self::Gone => {}
         }
         let policy = Some(policy).filter(|_| self != Self::Gone);
         Ok(LocalPolicy { policy, label_namespaces: [NAMESPACE.to_owned()].into(), ..LocalPolicy::default() })
     }
 
-    /// It keeps this from being started.
-    fn forbids(self, content: Content) -> bool {
-        let pinned = content.behaviour == Behaviour::Forbidden && !matches!(self, Self::Gone | Self::Torn);
-        pinned || self == Self::PinsSalt && content.salt > 0
+    /// It keeps what the cluster assigns from being started. Fields that are pinned or denied bind changes alone.
+    fn forbids(self) -> bool {
+        self == Self::Namespaces
     }
 
     /// It keeps this from being taken up anew.
     pub(super) fn refuses(self, content: Content, own: Content) -> bool {
-        self.forbids(content) || self == Self::Torn || self == Self::Denies && content != own
+        let pinned = match self {
+            Self::Torn | Self::Namespaces => return true,
+            Self::Gone => return false,
+            Self::Denies => content != own,
+            Self::PinsSalt => content.salt > 0,
+            Self::Pins => false,
+        };
+        pinned || content.behaviour == Behaviour::Forbidden
     }
 }
 
@@ -102,21 +111,23 @@ impl Outside {
         self.policies.lately(self.now).any(|policy| policy.refuses(content, self.own()))
     }
 
-    pub(super) fn is_forbidden_lately(&self, content: Content) -> bool {
-        self.policies.lately(self.now).any(|policy| policy.forbids(content))
+    pub(super) fn is_forbidden_lately(&self) -> bool {
+        self.policies.lately(self.now).any(Policy::forbids)
     }
 
     /// Law 7: the policy binds what is started; what it denies is taken up by no change.
     pub(super) fn check_policy(&mut self, content: Content) {
         let lately = || self.policies.lately(self.now);
-        let starts = lately().any(|policy| !policy.forbids(content));
-        self.account.check(Law::PolicyHolds, false, starts, || {
+        let is_own = content == self.own();
+        let starts = lately().any(|policy| !policy.forbids());
+        self.account.check(Law::PolicyHolds, is_own, starts, || {
             format!("{content:?} was started, and the node's policy forbids it")
         });
         let taken_up = lately().any(|policy| !policy.refuses(content, self.own()));
         let account = &self.account;
         // What was taken up before is on record, and starts again.
-        let excused = account.tried.contains(&content) || account.was_proven(content) || account.pinned.is_some();
+        let excused =
+            is_own || account.tried.contains(&content) || account.was_proven(content) || account.pinned.is_some();
         self.account.check(Law::PolicyHolds, excused, taken_up, || {
             format!("{content:?} was taken up, and the node's policy refuses it")
         });

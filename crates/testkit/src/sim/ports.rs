@@ -270,7 +270,8 @@ impl ports::Host for Handle {
         self.note(Call::Query);
         self.did("looked");
         let mut outside = self.0.borrow_mut();
-        outside.observations.asked = Some(ticket);
+        let now = outside.now;
+        outside.observations.ask(ticket, now);
         outside.schedule_answer(Coming::Environment(ticket));
     }
     fn observe_streams(&mut self, ticket: Ticket, _pid: u32, _runtime: Option<&str>) {

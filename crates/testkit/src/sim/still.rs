@@ -40,6 +40,7 @@ impl Outside {
         let dies = self.process.is_none() || self.is_dying() || runtime || self.torn_local.is_some();
         let starts = if dies { 360 } else { 4 };
         let began = done.get("starts").copied().unwrap_or_default();
+        let workers = done.get("workers").copied().unwrap_or_default();
         let most = [
             ("starts", starts),
             // A disk that fails is tried every 30 s, and probed as often for a kubelet that hangs.
@@ -52,10 +53,11 @@ impl Outside {
             ("asked", if judges { 560 + 30 * began.min(8) } else { 130 } + 4 * began),
             // Both who judges and who looks for hangs; and four times a second while a kubelet comes up, for two minutes.
             ("looked", if judges { 2000 } else { 700 } + 500 * began),
-            ("events", 10),
+            // The next worker reports again what nobody confirmed on the disk.
+            ("events", 10 + 40 * workers),
             ("lines", 130 + 5 * began),
-            // A trial in which healthz flaps tells so thirty times before it fails.
-            ("published", if judges { 80 + began } else { 10 } + began),
+            // A trial in which healthz flaps tells so thirty times before it fails, and so does its control test: both ways each.
+            ("published", if judges { 120 + began } else { 10 } + began),
         ];
         let beyond = most.iter().find(|(what, most)| done.get(what) > Some(most)).map(|(what, _)| *what);
         self.account.check(Law::Rests, false, beyond.is_none(), || {

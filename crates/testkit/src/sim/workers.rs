@@ -84,6 +84,7 @@ impl Outside {
             self.down_since = self.now;
         }
         self.account.note_worker(self.now);
+        *self.account.activity.entry("workers").or_default() += 1;
         self.hear();
         self.deliver(ms(20), Coming::Posted);
     }

@@ -258,7 +258,7 @@ impl Outside {
             || now.saturating_sub(process.started) <= SLACK
             || self.disk.is_rotten(std::path::Path::new(crate::sim::world::ROOT))
             || wanted.is_none_or(|content| {
-                self.account.has_failed(content) || !content.behaviour.works() || self.is_forbidden_lately(content)
+                self.account.has_failed(content) || !content.behaviour.works() || self.is_forbidden_lately()
             });
         let fine = wanted == Some(process.content) || now.saturating_sub(*since) <= 3 * SLACK;
         self.account.check(Law::Held, excused, fine, || format!("{wanted:?} is pinned, and another runs"));

@@ -85,7 +85,7 @@ impl Outside {
             || kubelet != account.known_kubelet
             || kubelet != self.kubelet_id
             || last.is_none_or(|last| last.unread)
-            || self.is_forbidden_lately(before)
+            || self.is_forbidden_lately()
             || account.overruled
             || account.is_commanded(self.now)
             || account.commanded_at.is_some_and(|at| at >= since)

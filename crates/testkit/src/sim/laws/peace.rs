@@ -44,6 +44,10 @@ impl Outside {
                 let said = status.error.as_ref().is_some_and(|error| error.starts_with("failed to sync"));
                 says(!said, "no word of what cannot be synced")
             }
+            // What may not be read is not told as assigned.
+            _ if status.assigned != desired && self.is_forbidden_lately() => {
+                says(status.error.is_none(), "no word of what may not be read")
+            }
             _ if status.assigned != desired => Some("another one is assigned"),
             _ => self.is_not_applied(),
         }
@@ -99,7 +103,7 @@ impl Outside {
     /// Last known good cannot run: its content rotted, or another kubelet binary may refuse it.
     fn lost_last_known_good(&self) -> bool {
         self.account.lkg.as_ref().is_none_or(|lkg| {
-            self.is_forbidden_lately(lkg.content)
+            self.is_forbidden_lately()
                 || lkg.kubelet != self.kubelet_id
                 || !lkg.file.as_ref().is_some_and(|file| self.is_whole(file))
         })

@@ -76,7 +76,7 @@ impl Outside {
         let reading = self.account.read_failed_last.1;
         let readable = lkg.file.as_ref().is_some_and(|file| self.is_whole(file));
         let excused = !readable
-            || self.is_forbidden_lately(lkg.content)
+            || self.is_forbidden_lately()
             || lkg.kubelet != self.kubelet_id
             || self.account.pinned.is_some()
             || self.account.is_commanded(self.now)
