@@ -4,7 +4,6 @@ use super::line::Severity;
 use super::reader::records;
 use super::record::{End, Kind, Record};
 use super::redact::redact;
-use super::time::Time;
 
 /// How sure it is that a record tells why. The table in [`super`] has the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,12 +66,12 @@ pub(crate) fn ended(records: &[Record]) -> Option<(Strength, &Record)> {
     let mut best: Option<(Strength, &Record)> = None;
     let last = records.iter().rev().find_map(|record| record.time);
     let mut later = records.iter().filter(|record| is_log(record)).count();
-    let mut time: Option<Time> = None;
     for (at, record) in records.iter().enumerate() {
         later -= usize::from(is_log(record));
-        time = record.time.or(time);
         let (before, rest) = (records.get(..at).unwrap_or_default(), records.get(at + 1..).unwrap_or_default());
         let Some(found) = strength(record, before.last(), rest) else { continue };
+        // A line without a time was written before the next one that has one: nobody knows how long before.
+        let time = record.time.or_else(|| rest.iter().find_map(|later| later.time));
         let age = time.and_then(|time| time.until(last?)).unwrap_or_default();
         let most = if found <= Strength::Caught { LATER_THAN_COMPLAINT } else { LATER };
         if age > SECONDS || later > most {

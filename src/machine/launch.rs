@@ -252,10 +252,9 @@ impl State {
                     }
                     RenderError::Policy(_) => ConfigError::Validate,
                 };
-                if matches!(error, RenderError::Checkpoint(_)) {
-                    if self.records().assigned.as_ref() == Some(&version) {
-                        self.download_again();
-                    }
+                let is_assigned = self.records().assigned.as_ref() == Some(&version);
+                if is_assigned && matches!(error, RenderError::Checkpoint(_)) {
+                    self.download_again();
                 }
                 self.cannot_use(&version, native, &error.to_string());
             }

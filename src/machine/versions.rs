@@ -346,8 +346,10 @@ impl Versions {
     pub(super) fn note_load(&mut self, version: &Version, result: &Result<Rendered, RenderError>) {
         match result {
             Ok(latest) => {
-                let known = self.known.iter_mut().find(|(known, _)| is_same(Some(known), Some(version)));
-                known.into_iter().for_each(|(_, rendered)| rendered.clone_from(latest));
+                let is_it = |(known, _): &&mut (Version, Rendered)| is_same(Some(known), Some(version));
+                if let Some((_, rendered)) = self.known.iter_mut().find(is_it) {
+                    rendered.clone_from(latest);
+                }
             }
             Err(RenderError::Checkpoint(_) | RenderError::Policy(_)) => self.forget_known(version),
             Err(_) => {}

@@ -374,10 +374,18 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         law: Law::PolicyHolds,
+        name: "a stalled disk starts what the policy forbade since",
+        file: "machine/versions.rs",
+        function: "note_load",
+        original: "rendered.clone_from(latest);",
+        mutated: "_ = (rendered, latest);",
+    },
+    Mutant {
+        law: Law::PolicyHolds,
         name: "what the policy refuses is admitted",
         file: "machine/policy.rs",
         function: "of",
-        original: "admission.refused.clone().map(|why| Self { why, starts: false })",
+        original: "Some(Self { why: admission.denied.clone()?, starts: true })",
         mutated: "None",
     },
     Mutant {

@@ -141,7 +141,12 @@ pub const DEFECTS: &[Defect] = &[
         "W17",
         World,
         "What was found damaged was started all the same while the disk stalled.",
-        edit("machine/launch.rs", "next_loaded", "self.versions.forget_known(&version);", ""),
+        edit(
+            "machine/versions.rs",
+            "note_load",
+            "RenderError::Checkpoint(_) | RenderError::Policy(_)",
+            "RenderError::Policy(_)",
+        ),
     ),
     defect(
         "W18",
