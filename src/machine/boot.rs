@@ -6,6 +6,7 @@ use super::asks::{Asker, Observation};
 use super::evidence::Failure;
 use super::io::{Effect, StoreRequest, no_answer};
 use super::model::{Beginning, KubeletId, Moment};
+use super::pause::Pause;
 use super::record_writer::RecordWriter;
 use super::records::{ConfirmationWait, Phase, RecordFile, Records, Stored};
 use super::{Kubelet, Level, State, events, limits};
@@ -13,9 +14,8 @@ use super::{Kubelet, Level, State, events, limits};
 /// The reading of the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// It is given up, or done once more, at that time.
-    at: Option<Moment>,
-    failures: u32,
+    /// When it is given up, or done once more.
+    next: Pause,
     /// It was waited for, and there is no answer.
     is_late: bool,
     /// What the version on trial failed by before this one began.
@@ -59,16 +59,16 @@ impl State {
     fn read_records(&mut self) {
         let ticket = self.asks.ticket(Asker::Records).unwrap_or_else(|| self.asks.ask_for_ever(Asker::Records));
         let patience = match self.kubelet() {
-            Kubelet::NotBegun if self.reading.at.is_none() => limits::LOAD_DEADLINE,
+            Kubelet::NotBegun if self.reading.next.at().is_none() => limits::LOAD_DEADLINE,
             _ => limits::STORE_DEADLINE,
         };
-        self.reading.at = Some(self.clock.after(patience));
+        self.reading.next.set(self.clock.after(patience));
         self.effects.push(Effect::Store(StoreRequest::ReadRecords(ticket)));
     }
 
     /// The records are asked for once more where they could not be read; a kubelet is started all the same.
     pub(super) fn tick_reading(&mut self) {
-        if self.reading.at.is_none_or(|at| !self.clock.reached(at)) {
+        if !self.reading.next.is_due(&self.clock) {
             return;
         }
         if *self.kubelet() == Kubelet::NotBegun && self.process.former().is_some() {
@@ -81,7 +81,7 @@ impl State {
             self.log(Level::Warn, format!("{why}: the kubelet is started with its local configuration"));
             self.writer = RecordWriter::new(Records::default(), Some(why));
             self.begin();
-            self.reading.at = Some(self.clock.after(limits::STORE_DEADLINE)); // the answer is late, or lost
+            self.reading.next.set(self.clock.after(limits::STORE_DEADLINE)); // the answer is late, or lost
         } else {
             self.read_records();
         }
@@ -108,9 +108,9 @@ impl State {
                     let hint = "nothing is recorded and no change taken up until it can be read; to begin without it, remove it and restart";
                     self.log(Level::Warn, format!("supervisor/state.json cannot be read: {why}: {hint}"));
                 }
-                let failures = self.reading.failures.saturating_add(1);
-                let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RUNG_RETRY_MAX, failures);
-                Reading { at: Some(self.clock.after(pause)), failures, ..Reading::default() }
+                let mut next = self.reading.next.clone();
+                next.grow(limits::READ_RETRY, &self.clock);
+                Reading { next, ..Reading::default() }
             }
         };
         if !first && read_only.is_some() {
@@ -200,7 +200,7 @@ impl State {
             self.begin(); // with the best that is known
         } else {
             let soon = self.clock.after(limits::LOAD_DEADLINE);
-            self.reading.at = self.reading.at.map(|at| at.min(soon));
+            self.reading.next.set_latest(soon);
         }
     }
 

@@ -13,7 +13,6 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::model::{Moment, later};
-use kubelet_config::duration::backoff;
 
 /// The clock of one step.
 #[derive(Clone, Debug, Default)]
@@ -54,13 +53,6 @@ impl Clock {
         let at = later(self.now, time);
         self.wake_at(at);
         at
-    }
-
-    /// When it is tried again, each time later.
-    pub(super) fn retry(&self, failures: &mut u32, first: Duration, most: Duration) -> Moment {
-        let pause = backoff(first, most, *failures);
-        *failures = failures.saturating_add(1);
-        self.after(pause)
     }
 
     fn wake_at(&self, at: Moment) {

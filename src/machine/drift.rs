@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::asks::Asker;
 use super::io::{Effect, StoreRequest};
-use super::model::{Moment, Verification, later};
+use super::model::{Verification, later};
+use super::pause::Pause;
 use super::records::{Records, Version};
 use super::{State, events, limits};
 use kubelet_config::digest::Digest;
@@ -13,12 +14,10 @@ use kubelet_config::digest::Digest;
 /// Damage, and what is known of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Drift {
-    /// Something in the store was written, by whomever: it is to be verified then.
-    due: Option<Moment>,
+    /// Something in the store was written, by whomever, or was found: when it is verified.
+    next: Pause,
     /// What was told and could not be put right, with the content that it is about.
     told: BTreeMap<String, Option<Digest>>,
-    /// Verifications in a row that found something.
-    rounds: u32,
 }
 
 impl State {
@@ -36,18 +35,19 @@ impl State {
     /// True if the store is verified now, or about to be: what is damaged is to be found by that.
     pub(super) fn is_verified_soon(&self) -> bool {
         let soon = later(self.clock.now, limits::VERIFY_DELAY);
-        self.asks.is_open(Asker::Drift) || self.drift.due.is_some_and(|due| due <= soon)
+        self.asks.is_open(Asker::Drift) || self.drift.next.at().is_some_and(|due| due <= soon)
     }
 
     /// Somebody writes in the store: it is verified once that is over.
     pub(super) fn store_touched(&mut self) {
-        let due = self.clock.after(limits::VERIFY_DELAY);
-        self.drift.due.get_or_insert(due);
+        if self.drift.next.at().is_none() {
+            self.drift.next.set(self.clock.after(limits::VERIFY_DELAY));
+        }
     }
 
     /// Has the store verified, while a kubelet runs and the record is at rest.
     pub(super) fn tick_drift(&mut self) {
-        let due = self.is_time_to_ask(Asker::Drift, self.drift.due);
+        let due = self.is_time_to_ask(Asker::Drift, &self.drift.next);
         let at_rest = self.process.run().is_some()
             && self.writer.is_idle()
             && !self.is_unsaved()
@@ -56,18 +56,17 @@ impl State {
             return;
         }
         let versions: BTreeSet<Version> = self.writer.all().flat_map(Records::versions).cloned().collect();
-        self.drift.due = None;
+        self.drift.next.begin();
         self.ask(Asker::Drift, limits::STORE_DEADLINE, |ticket| Effect::Store(StoreRequest::Verify(ticket, versions)));
     }
 
     /// What was found, which is told once.
     pub(super) fn verified(&mut self, found: Verification) {
         if found == Verification::default() {
-            self.drift.rounds = 0;
+            self.drift.next.settle();
         } else {
             // The store is verified again in any case. Another program that writes the same file, or a full disk, makes no loop of it.
-            let due = self.clock.retry(&mut self.drift.rounds, limits::VERIFY_DELAY, limits::VERIFY_RETRY);
-            self.drift.due = Some(due);
+            self.drift.next.grow(limits::VERIFY, &self.clock);
         }
         let before = std::mem::take(&mut self.drift.told);
         if found.is_partial {

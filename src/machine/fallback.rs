@@ -12,7 +12,8 @@
 //! - Local files that are written are read anew.
 
 use super::asks::Asker;
-use super::model::{Moment, RenderError, Rendered};
+use super::model::{RenderError, Rendered};
+use super::pause::Pause;
 use super::records::Records;
 use super::versions::Version;
 use super::{Kubelet, State, limits};
@@ -27,10 +28,8 @@ pub(super) struct Fallback {
     asked: Option<Version>,
     /// It was loaded, or cannot be.
     is_settled: bool,
-    /// Questions in a row without an answer ...
-    unanswered: u32,
-    /// ... and when the next one is due.
-    again_at: Option<Moment>,
+    /// When it is asked for again that was not answered.
+    next: Pause,
 }
 
 impl Fallback {
@@ -51,7 +50,7 @@ impl Fallback {
 
     /// True if its content is not known yet, and will be within moments.
     pub(super) fn is_awaited(&self, records: &Records) -> bool {
-        self.is_unknown(records) && !self.is_settled && self.unanswered == 0
+        self.is_unknown(records) && !self.is_settled && self.next.failures() == 0
     }
 
     fn is_unknown(&self, records: &Records) -> bool {
@@ -65,15 +64,15 @@ impl Fallback {
 impl State {
     /// Has it loaded, if it is to be known and is not.
     pub(super) fn tick_fallback(&mut self) {
-        let Fallback { is_settled, again_at, .. } = self.fallback;
-        let is_due =
-            !is_settled && !self.asks.is_open(Asker::Fallback) && again_at.is_none_or(|at| self.clock.reached(at));
+        let Fallback { is_settled, next, .. } = &self.fallback;
+        let is_due = !is_settled && !self.asks.is_open(Asker::Fallback) && !next.lasts(&self.clock);
         if !is_due || !self.fallback.is_unknown(self.records()) || *self.kubelet() == Kubelet::NotBegun {
             return;
         }
         let proven = self.records().last_known_good.clone();
         self.ask_load(Asker::Fallback, proven.clone(), limits::LOAD_DEADLINE);
-        (self.fallback.asked, self.fallback.again_at) = (proven, None);
+        self.fallback.asked = proven;
+        self.fallback.next.begin();
     }
 
     /// The answer to that.
@@ -83,11 +82,10 @@ impl State {
             return; // it is another one by now
         }
         if matches!(result, Err(RenderError::NoAnswer(_))) {
-            let unanswered = &mut self.fallback.unanswered;
-            self.fallback.again_at = Some(self.clock.retry(unanswered, limits::RETRY_FIRST, limits::RETRY_MAX));
-            return;
+            return self.fallback.next.grow(limits::RETRY, &self.clock);
         }
-        (self.fallback.is_settled, self.fallback.unanswered) = (true, 0);
+        self.fallback.is_settled = true;
+        self.fallback.next.settle();
         match (result, asked) {
             (Ok(rendered), Some(version)) => drop(self.learn_content(version, &rendered.digest)),
             (Ok(rendered), None) => self.fallback.note_local(rendered.digest),
@@ -98,7 +96,8 @@ impl State {
     /// What the local files were read as says nothing of what they are by now.
     pub(super) fn forget_local(&mut self) {
         self.asks.forget(Asker::Fallback);
-        (self.fallback.local, self.fallback.is_settled, self.fallback.again_at) = (None, false, None);
+        (self.fallback.local, self.fallback.is_settled) = (None, false);
+        self.fallback.next.begin();
     }
 
     /// The content of what would be gone back to, if it is known.

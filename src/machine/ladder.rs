@@ -91,7 +91,7 @@ mod tests {
         for name in broken {
             versions.cannot_use(&version(name, name), ConfigError::Load, "", &start);
         }
-        let over = Clock::at(later(start.now, limits::RUNG_RETRY_FIRST));
+        let over = Clock::at(later(start.now, limits::RUNG_RETRY.first));
         let kubelet = KubeletId("k".into());
         let desired = |versions: &Versions, clock| desired(records, &kubelet, versions, clock);
         assert_eq!(desired(&versions, &over), desired(&Versions::default(), &start), "not for ever");

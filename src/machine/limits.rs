@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::pause::Growth;
+
 /// Native's trial (controller.go:44 in v1.20.2); `--trial-duration` changes it.
 pub const TRIAL_DURATION: Duration = Duration::from_secs(600);
 
@@ -107,8 +109,8 @@ pub const SUSPENSION_GRACE: Duration = Duration::from_secs(30);
 /// lost, and the next may take 5 s.
 pub const API_SERVER_HEARD: Duration = Duration::from_secs(25);
 
-/// The longest pause before a change that is held asks again for what holds it: it lists the pods, on each node.
-pub(crate) const HELD_INTERVAL_MAX: Duration = Duration::from_secs(60);
+/// Before a change that is held asks again for what holds it: it lists the pods, on each node.
+pub(crate) const HELD: Growth = Growth { first: QUERY_INTERVAL, most: Duration::from_secs(60) };
 
 /// An observation of the node counts for so long.
 pub(crate) const QUERY_VALID: Duration = Duration::from_secs(30);
@@ -127,10 +129,8 @@ pub(crate) const LEASE_FRESH: Duration = Duration::from_secs(60);
 pub const CONTROL_TEST: Duration = Duration::from_secs(30);
 
 /// A version that the control test cleared is tried again after last known good was healthy for this long;
-/// each time it doubles ...
-pub const RETRY_LATER_FIRST: Duration = Duration::from_secs(30);
-/// ... up to this: each such try may cost the node its contact for 90 s, and two restarts.
-pub const RETRY_LATER_MAX: Duration = Duration::from_secs(8 * 3600);
+/// each time it doubles: each such try may cost the node its contact for 90 s, and two restarts.
+pub const RETRY_LATER: Growth = seconds(30, 8 * 3600);
 /// Where last known good does not get well, and nothing is known to be wrong with the node, it is tried again so much later: what
 /// runs may be what is broken.
 pub(crate) const NOT_RECOVERING: Duration = Duration::from_secs(600);
@@ -166,11 +166,9 @@ pub const STOP_GRACE: Duration = Duration::from_secs(15);
 /// A start is answered by then: another kubelet is ended first, which takes up to twice [`STOP_GRACE`].
 pub(crate) const START_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Back-off of restarts after an exit nobody asked for: 1, 2, 4, 8, 10, 10... seconds. The cap is
-/// the RestartSec of the kubelet's own unit.
-pub(crate) const BACKOFF_FIRST: Duration = Duration::from_secs(1);
-/// The longest pause of that back-off.
-pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// Before a restart after an exit nobody asked for: 1, 2, 4, 8, 10, 10... seconds. The longest is the RestartSec of the kubelet's
+/// own unit.
+pub(crate) const CRASH: Growth = seconds(1, 10);
 /// A kubelet that ran this long starts the back-off afresh.
 pub(crate) const BACKOFF_RESET: Duration = Duration::from_secs(60);
 
@@ -193,9 +191,10 @@ pub(crate) const LOCAL_FILES_DELAY: Duration = Duration::from_secs(2);
 pub(crate) const LOCAL_FILES_LATEST: Duration = Duration::from_secs(20);
 /// What could not be read of them is read again after this long.
 pub(crate) const LOCAL_FILES_RETRY: Duration = Duration::from_secs(60);
-/// A store that does not answer is verified again after this long; each start verifies what it needs by itself. And while
-/// something is found each time, the pause before the next verification doubles up to this.
-pub(crate) const VERIFY_RETRY: Duration = Duration::from_secs(60);
+/// While something is found each time the store is verified, or it does not answer: each start verifies what it needs by itself.
+pub(crate) const VERIFY: Growth = Growth { first: VERIFY_DELAY, most: Duration::from_secs(60) };
+/// Before what runs is held against the policy once more, if the store did not give it.
+pub(crate) const POLICY_RETRY: Growth = seconds(60, 600);
 
 /// An answer of the store that is not there by then is given up, and what waited for it goes on as after a failure. Disks
 /// under load take seconds; longer than this, and systemd's own watchdogs begin to bite.
@@ -211,22 +210,18 @@ pub const PREFLIGHT_DEADLINE: Duration = Duration::from_secs(120);
 /// The same where a start waits for it: the preflight itself takes half a second.
 pub const LAUNCH_PREFLIGHT_DEADLINE: Duration = Duration::from_secs(45);
 
-/// First pause before a version that could not be read is tried once more: longer than one load may take, so that with a
-/// disk that stalls the last rung is reached.
-pub(crate) const RUNG_RETRY_FIRST: Duration = Duration::from_secs(10);
+/// Before a version that could not be read is tried once more: at first longer than one load may take, so that with a disk that
+/// stalls the last rung is reached; at last it is no passing error.
+pub(crate) const RUNG_RETRY: Growth = seconds(10, 600);
 
-/// The longest pause before a version that could not be read is tried once more: by then it is not a passing error.
-pub(crate) const RUNG_RETRY_MAX: Duration = Duration::from_secs(600);
+/// Between two retries by annotation, each of which may cost two restarts. It begins anew after its longest pause.
+pub(crate) const ANNOTATION_RETRY: Growth = seconds(60, 3600);
 
-/// Between two retries by annotation, each of which may cost two restarts: so long, ...
-pub(crate) const ANNOTATION_RETRY_FIRST: Duration = Duration::from_secs(60);
-/// ... and twice as long each time, up to this, which also is how long it takes until that begins anew.
-pub(crate) const ANNOTATION_RETRY_MAX: Duration = Duration::from_secs(3600);
+/// Before a store operation of ours is tried again.
+pub const RETRY: Growth = seconds(1, 30);
 
-/// First pause before a store operation of ours is tried again.
-pub(crate) const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// The longest such pause.
-pub const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Before the record is read again that could not be.
+pub(crate) const READ_RETRY: Growth = seconds(2, 600);
 
 /// A status that lives no longer than this on the way from one state to the next is not published: a change passes through
 /// several within milliseconds, and each would cost a write at the API server.
@@ -254,3 +249,8 @@ pub const PREFLIGHT_REQUEST_TRIES: u32 = 5;
 
 /// A ConfigMap that is asked for once is there by then: each request is given up after 5 s.
 pub const FETCH_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Pauses from so many seconds to so many.
+const fn seconds(first: u64, most: u64) -> Growth {
+    Growth { first: Duration::from_secs(first), most: Duration::from_secs(most) }
+}

@@ -25,10 +25,11 @@ use super::asks::{Asker, Observation};
 use super::evidence::{Environment, Failure, Signal, Suspension};
 use super::io::{Effect, StoreRequest};
 use super::model::{Moment, RenderError, Rendered};
+use super::pause::Growth;
 use super::records::Phase;
 use super::versions::is_same;
 use super::{Kubelet, Level, State, events, limits};
-use kubelet_config::{duration, named};
+use kubelet_config::named;
 
 /// What is seen of the kubelet's life, and what was done about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -155,7 +156,7 @@ impl Liveness {
 
     /// How long it must be unresponsive.
     fn patience(&self, hung_after: Duration) -> Duration {
-        duration::backoff(hung_after, limits::HUNG_BACKOFF_MAX.max(hung_after), self.restarts)
+        Growth { first: hung_after, most: limits::HUNG_BACKOFF_MAX.max(hung_after) }.after(self.restarts)
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use super::asks::Asker;
 use super::io::{Effect, StoreRequest};
 use super::model::{LoadTarget, LocalFilesDifference, Moment, RenderError, Rendered, later};
+use super::pause::Pause;
 use super::records::{LocalHazards, Records, Version};
 use super::{State, events, limits};
 use kubelet_config::hazard::{self, Change, HazardClass, table};
@@ -20,8 +21,8 @@ pub(super) struct LocalFiles {
     taken_up: Option<String>,
     /// They are being written, since then.
     touched: Option<Moment>,
-    /// They are compared then.
-    due: Option<Moment>,
+    /// When they are compared.
+    next: Pause,
     /// Active at the latest comparison; another version is compared anew.
     compared_version: Option<Version>,
     /// It is told once.
@@ -32,7 +33,7 @@ pub(super) struct LocalFiles {
 
 impl LocalFiles {
     fn compare_by(&mut self, due: Moment) {
-        self.due = Some(self.due.map_or(due, |before| before.min(due)));
+        self.next.set_latest(due);
     }
 }
 
@@ -47,7 +48,7 @@ impl State {
     pub(super) fn local_files_touched(&mut self) {
         let since = *self.local_files.touched.get_or_insert(self.clock.now);
         let latest = later(since, limits::LOCAL_FILES_LATEST);
-        self.local_files.due = Some(self.clock.after(limits::LOCAL_FILES_DELAY).min(latest));
+        self.local_files.next.set(self.clock.after(limits::LOCAL_FILES_DELAY).min(latest));
         self.asks.forget_late_local();
         self.forget_local();
         self.local_files.taken_up = None;
@@ -67,12 +68,12 @@ impl State {
             self.local_files.compared_version = self.active().cloned();
             self.local_files.compare_by(self.clock.after(limits::LOCAL_FILES_DELAY));
         }
-        let due = self.is_time_to_ask(Asker::LocalFiles, self.local_files.due);
+        let due = self.is_time_to_ask(Asker::LocalFiles, &self.local_files.next);
         let at_rest = self.process.run().is_some() && self.writer.is_idle() && !self.is_leaving();
         if !due || !at_rest {
             return;
         }
-        self.local_files.due = None;
+        self.local_files.next.begin();
         if self.local_files.touched.take().is_some() {
             if self.is_refused_by_policy() {
                 self.reconsider(); // it may have been for what they said

@@ -38,6 +38,7 @@ mod local_files;
 mod namespace;
 mod on_request;
 mod operate;
+pub mod pause;
 mod payloads;
 mod policy;
 mod process;

@@ -3,7 +3,7 @@
 
 use super::asks::Asker;
 use super::io::{Effect, StoreRequest};
-use super::model::Moment;
+use super::pause::Pause;
 use super::sync::Resolution;
 use super::{Counter, State, events, limits};
 use kubelet_config::policy::Admission;
@@ -15,9 +15,7 @@ use kubelet_config::status::SyncError;
 pub(super) struct Namespace {
     permit: Permit,
     /// When the policy is asked next.
-    due: Option<Moment>,
-    /// How often in a row the policy could not be read.
-    failures: u32,
+    next: Pause,
     /// The refusal that was told last.
     told: Option<String>,
 }
@@ -52,7 +50,7 @@ impl State {
         self.namespace = Namespace { told, ..Namespace::default() };
         self.asks.forget(Asker::Namespace);
         match reference {
-            Some(reference) if !self.is_own(&reference) => self.namespace.due = Some(self.clock.now),
+            Some(reference) if !self.is_own(&reference) => self.namespace.next.set(self.clock.now),
             reference => {
                 self.namespace.permit = Permit::Granted;
                 self.effects.push(Effect::Watch(reference));
@@ -70,7 +68,7 @@ impl State {
     /// The policy may be another one, or who assigned it.
     pub(super) fn ask_namespace(&mut self) {
         if self.sync.assigned_map().is_some_and(|reference| !self.is_own(reference)) {
-            self.namespace.due = Some(self.clock.now);
+            self.namespace.next.set(self.clock.now);
         }
     }
 
@@ -80,10 +78,10 @@ impl State {
     }
 
     pub(super) fn tick_namespace(&mut self) {
-        if !self.is_time_to_ask(Asker::Namespace, self.namespace.due) {
+        if !self.is_time_to_ask(Asker::Namespace, &self.namespace.next) {
             return;
         }
-        self.namespace.due = None;
+        self.namespace.next.begin();
         if let Some(reference) = self.sync.assigned_map() {
             let namespace = reference.namespace.clone();
             self.ask(Asker::Namespace, limits::STORE_DEADLINE, |ticket| {
@@ -102,15 +100,15 @@ impl State {
         match told {
             // A watch that runs goes on: while the policy cannot be read, each load is refused.
             Err(why) => {
-                let failures = &mut self.namespace.failures;
-                self.namespace.due = Some(self.clock.retry(failures, limits::RETRY_FIRST, limits::RETRY_MAX));
+                self.namespace.next.grow(limits::RETRY, &self.clock);
                 if !self.namespace.is_granted() {
                     self.sync_failed(SyncError::Internal, why);
                 }
             }
             Ok(Some(why)) => self.refuse_namespace(&reference, why),
             Ok(None) => {
-                (self.namespace.failures, self.namespace.told) = (0, None);
+                self.namespace.next.settle();
+                self.namespace.told = None;
                 if !self.namespace.is_granted() {
                     self.namespace.permit = Permit::Granted;
                     self.sync.forget_error();
@@ -133,7 +131,7 @@ impl State {
     }
 
     fn refuse_namespace(&mut self, reference: &ConfigMapRef, why: String) {
-        self.namespace.failures = 0;
+        self.namespace.next.settle();
         let told = format!("{}/{}: {why}", reference.namespace, reference.name);
         if self.namespace.told.as_ref() != Some(&told) {
             self.emit(events::rejected_unseen(&told));

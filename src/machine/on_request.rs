@@ -8,7 +8,8 @@ use super::asks::Asker;
 use super::change::impact::refused_impact;
 use super::evidence::{Environment, Query};
 use super::io::{Afterwards, Effect, FetchError, StoreRequest};
-use super::model::{LoadTarget, Moment, RenderError, Rendered, Verdict};
+use super::model::{LoadTarget, RenderError, Rendered, Verdict};
+use super::pause::Pause;
 use super::records::{Phase, Version};
 use super::{Level, Run, State, limits, payloads};
 use kubelet_config::hazard;
@@ -32,10 +33,8 @@ pub(super) struct OnRequest {
     inquiry: Option<Inquiry>,
     /// What an inquiry was rendered to may lie on the disk.
     leaves_content: bool,
-    /// Tries that came to nothing through no fault of the request.
-    failures: u32,
-    /// Nothing is begun before.
-    not_before: Option<Moment>,
+    /// When the next try is begun. What comes to nothing through no fault of the request is tried again.
+    next: Pause,
 }
 
 /// A request on its way to an answer.
@@ -95,7 +94,8 @@ impl State {
             return;
         }
         let answer = shown.and_then(PreflightStatus::parse);
-        (mine.known, mine.failures, mine.inquiry) = (true, 0, None);
+        (mine.known, mine.inquiry) = (true, None);
+        mine.next.settle();
         mine.answer = answer.filter(|answer| request.as_ref().is_some_and(|request| answer.answers(request)));
         mine.request = request;
     }
@@ -115,9 +115,9 @@ impl State {
                 return; // a change has its own content there; more would pile up
             }
         }
-        let is_due = self.on_request.not_before.is_none_or(|at| self.clock.reached(at));
+        let is_due = !self.on_request.next.lasts(&self.clock);
         let Some(request) = self.unanswered().filter(|_| is_due) else { return };
-        self.on_request.not_before = Some(self.clock.after(limits::PREFLIGHT_REQUEST_PAUSE));
+        self.on_request.next.set(self.clock.after(limits::PREFLIGHT_REQUEST_PAUSE));
         match PreflightRequest::parse(&request) {
             Err(why) => self.answer_request(PreflightResult::Inconclusive, &format!("the request: {why}")),
             // What it is rendered to could not be removed again.
@@ -316,11 +316,10 @@ impl State {
 
     /// Nobody could tell, for a reason that may pass.
     fn put_off(&mut self, why: &str) {
-        if self.on_request.failures >= limits::PREFLIGHT_REQUEST_TRIES {
+        if self.on_request.next.failures() >= limits::PREFLIGHT_REQUEST_TRIES {
             return self.answer_request(PreflightResult::Inconclusive, why);
         }
-        let failures = &mut self.on_request.failures;
-        self.on_request.not_before = Some(self.clock.retry(failures, limits::RETRY_FIRST, limits::RETRY_MAX));
+        self.on_request.next.grow(limits::RETRY, &self.clock);
         self.on_request.inquiry = None;
     }
 
@@ -347,6 +346,7 @@ impl State {
     fn say(&mut self, status: PreflightStatus) {
         let (request, result) = (&status.request, status.result.as_str());
         self.log(Level::Info, format!("asked to judge {request}: {result}"));
-        (self.on_request.answer, self.on_request.inquiry, self.on_request.failures) = (Some(status), None, 0);
+        (self.on_request.answer, self.on_request.inquiry) = (Some(status), None);
+        self.on_request.next.settle();
     }
 }

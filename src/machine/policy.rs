@@ -1,7 +1,8 @@
 //! The node's policy: one place where a candidate is admitted, and what is known of the policy beside what runs.
 
 use super::asks::Asker;
-use super::model::{Moment, RenderError, Rendered};
+use super::model::{RenderError, Rendered};
+use super::pause::Pause;
 use super::records::{Records, Version};
 use super::{Level, State, events, limits};
 use kubelet_config::policy::{Admission, PolicyState, Signed};
@@ -16,10 +17,8 @@ pub(super) struct Policy {
     is_read: bool,
     /// It forbids what runs.
     forbids: Option<Violation>,
-    /// It is asked about what runs then.
-    due: Option<Moment>,
-    /// So often in a row the disk did not give what runs.
-    failures: u32,
+    /// When it is asked about what runs.
+    next: Pause,
 }
 
 /// The policy forbids what runs.
@@ -77,7 +76,7 @@ impl State {
 
     /// Nobody watched it for a while: what runs is held against it.
     pub(super) fn ask_policy(&mut self) {
-        (self.policy.due, self.policy.failures) = (Some(self.clock.now), 0);
+        self.policy.next = Pause::until(self.clock.now);
     }
 
     /// The one place where a candidate is admitted: rendered, and not judged by the kubelet yet. True if it is not.
@@ -169,13 +168,13 @@ impl State {
 
     /// Asks what the policy says of what runs.
     pub(super) fn tick_policy(&mut self) {
-        let due = self.is_time_to_ask(Asker::Policy, self.policy.due);
+        let due = self.is_time_to_ask(Asker::Policy, &self.policy.next);
         let now = !self.is_verified_soon() || !self.policy.is_read;
         let can = self.process.run().is_some() && !self.is_leaving() && now;
         if !due || !can {
             return;
         }
-        self.policy.due = None;
+        self.policy.next.begin();
         self.ask_load(Asker::Policy, self.active().cloned(), limits::STORE_DEADLINE);
     }
 
@@ -193,13 +192,11 @@ impl State {
             Err(RenderError::Policy(why)) => Some(Violation { why, starts: false }),
             // What a slow or failing disk does not give it may give later.
             Err(RenderError::NoAnswer(_) | RenderError::Internal(_)) => {
-                let failures = &mut self.policy.failures;
-                self.policy.due = Some(self.clock.retry(failures, limits::VERIFY_RETRY, limits::RUNG_RETRY_MAX));
-                return;
+                return self.policy.next.grow(limits::POLICY_RETRY, &self.clock);
             }
             Err(_) => return,
         };
-        self.policy.failures = 0;
+        self.policy.next.settle();
         let version = self.active().cloned();
         self.note_violation(version.as_ref(), forbids);
     }

@@ -8,7 +8,6 @@ use super::model::{Exit, KubeletId, Moment, Rendered, RestartCause, RunId, Start
 use super::records::{Phase, RunningConfig, Started, Version};
 use super::standby::Standby;
 use super::{Counter, Level, Run, State, limits};
-use kubelet_config::duration;
 use kubelet_config::policy::Signed;
 
 /// The kubelet's process as the machine sees it.
@@ -403,10 +402,10 @@ impl State {
         // Where the system is going down nothing is started again: the answer comes within the pause.
         self.observe(Observation::Environment);
         let quick = self.suspended().is_none() && self.is_judged();
-        let grown = duration::backoff(limits::BACKOFF_FIRST, limits::BACKOFF_MAX, self.process.crashes);
+        let grown = limits::CRASH.after(self.process.crashes);
         let pause = match quick {
             // What keeps a process from being started may be over in a moment: twice at once is no two failures.
-            _ if self.process.unstarted && (quick || self.is_reset_tried()) => limits::BACKOFF_MAX,
+            _ if self.process.unstarted && (quick || self.is_reset_tried()) => limits::CRASH.most,
             true => limits::BACKOFF_TRIAL,
             false => grown,
         };

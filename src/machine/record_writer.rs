@@ -9,10 +9,10 @@ use super::clock::Clock;
 use super::io::{Effect, StoreRequest};
 use super::limits;
 use super::model::Moment;
+use super::pause::Pause;
 use super::proposal::Proposal;
 use super::records::{Attempt, Records};
 use super::{Counter, Level, State};
-use kubelet_config::duration;
 
 /// A write under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +28,7 @@ struct Write {
 /// Writes fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Failing {
-    /// In a row.
-    failures: u32,
-    retry_at: Moment,
+    next: Pause,
     why: String,
 }
 
@@ -155,7 +153,7 @@ impl State {
 
     /// Writes what counts and is not durable, if nothing is in the way of that.
     pub(super) fn write(&mut self) {
-        let due = self.writer.failing.as_ref().is_none_or(|failing| self.clock.reached(failing.retry_at));
+        let due = self.writer.failing.as_ref().is_none_or(|failing| !failing.next.lasts(&self.clock));
         if self.writer.dirty && self.writer.write.is_none() && self.writer.read_only.is_none() && due {
             // What fails or is given up is due once more.
             self.writer.dirty = false;
@@ -189,15 +187,15 @@ impl State {
 
     /// Either text may be on disk now: what counts is written back.
     fn write_failed(&mut self, write: Write, why: &str) {
-        let failures = self.writer.failing.as_ref().map_or(0, |failing| failing.failures + 1);
-        let retry_at = self.clock.after(duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures));
+        let mut next = self.writer.failing.as_ref().map(|failing| failing.next.clone()).unwrap_or_default();
+        next.grow(limits::RETRY, &self.clock);
         self.writer.dirty = true;
         self.count(Counter::StoreError);
         let why = format!("the store cannot be written: {why}");
         if self.writer.failure() != Some(&why) {
             self.log(Level::Warn, why.clone());
         }
-        self.writer.failing = Some(Failing { failures, retry_at, why: why.clone() });
+        self.writer.failing = Some(Failing { next, why: why.clone() });
         if let Some((proposal, _)) = write.proposed {
             self.recorded(proposal, Err(why));
         }

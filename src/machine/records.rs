@@ -9,7 +9,6 @@ use super::evidence::{Baseline, FailedRun, Failure, Signal};
 use super::limits;
 use super::model::{KubeletId, Moment, RunId};
 use kubelet_config::digest::Digest;
-use kubelet_config::duration;
 use kubelet_config::hazard::HazardClass;
 use kubelet_config::policy::Signed;
 use kubelet_config::source::Source;
@@ -246,8 +245,7 @@ impl Attempt {
     /// How long last known good must be healthy before it is tried again.
     #[must_use]
     pub(super) fn retry_wait(&self) -> Duration {
-        let times = self.clearances.saturating_sub(1);
-        duration::backoff(limits::RETRY_LATER_FIRST, limits::RETRY_LATER_MAX, times)
+        limits::RETRY_LATER.after(self.clearances.saturating_sub(1))
     }
 
     /// Seconds within which somebody must confirm it after its trial.

@@ -16,6 +16,7 @@ use super::local_files::LocalFiles;
 use super::model::{ConfigError, KubeletId, LoadTarget, Moment, Rendered};
 use super::namespace::Namespace;
 use super::on_request::OnRequest;
+use super::pause::Pause;
 use super::policy::Policy;
 use super::process::Process;
 use super::proposal::{Commands, Proposal};
@@ -333,8 +334,8 @@ impl State {
     }
 
     /// True if the time has come to ask, and the question before is answered.
-    pub(super) fn is_time_to_ask(&self, asker: Asker, due: Option<Moment>) -> bool {
-        !self.asks.is_open(asker) && due.is_some_and(|due| self.clock.reached(due))
+    pub(super) fn is_time_to_ask(&self, asker: Asker, next: &Pause) -> bool {
+        !self.asks.is_open(asker) && next.is_due(&self.clock)
     }
 
     /// Finds out whether this kubelet binary can be a judge, while there is time.

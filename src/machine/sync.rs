@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::clock::Clock;
 use super::model::{Moment, later};
+use super::pause::Pause;
 use super::{State, limits, payloads};
 use kubelet_config::assignment::Assignment;
-use kubelet_config::duration::backoff;
 use kubelet_config::source::{ConfigMapRef, Payload, Source};
 use kubelet_config::status::SyncError;
 
@@ -52,8 +52,8 @@ pub(super) struct ConfigSync {
     error: Option<(SyncError, String)>,
     /// This version was rendered and dealt with in this life.
     handled: Option<Source>,
-    /// Our own failures in a row, and when to go on.
-    retry: Option<(u32, Moment)>,
+    /// When to go on after a failure of our own.
+    retry: Pause,
 }
 
 /// Other bytes came under a known version.
@@ -61,9 +61,8 @@ pub(super) struct ConfigSync {
 struct Lie {
     version: String,
     why: String,
-    /// The ConfigMap was asked for so often since, and is asked for again then.
-    asked: u32,
-    ask_at: Option<Moment>,
+    /// When the ConfigMap is asked for again.
+    next: Pause,
 }
 
 /// The latest version that is asked for.
@@ -98,19 +97,19 @@ impl ConfigSync {
     /// When the next retry by annotation may be obeyed: who writes one after the other must not restart the kubelet over and over.
     pub(super) fn next_retry(&self) -> Option<Moment> {
         let (at, before) = self.retried?;
-        Some(later(at, backoff(limits::ANNOTATION_RETRY_FIRST, limits::ANNOTATION_RETRY_MAX, before)))
+        Some(later(at, limits::ANNOTATION_RETRY.after(before)))
     }
 
     /// One is obeyed.
     pub(super) fn note_retry(&mut self, now: Moment) {
-        let lately = self.retried.filter(|(at, _)| now.since(*at) < limits::ANNOTATION_RETRY_MAX);
+        let lately = self.retried.filter(|(at, _)| now.since(*at) < limits::ANNOTATION_RETRY.most);
         self.retried = Some((now, lately.map_or(0, |(_, before)| before.saturating_add(1))));
     }
 
     /// Other bytes came under this version, of which this is said; true if that is news.
     pub(super) fn note_liar(&mut self, version: String, why: String, most: usize) -> bool {
-        let (asked, ask_at) = self.lie.take().map_or((0, None), |before| (before.asked, before.ask_at));
-        self.lie = Some(Lie { version: version.clone(), why, asked, ask_at });
+        let next = self.lie.take().map(|before| before.next).unwrap_or_default();
+        self.lie = Some(Lie { version: version.clone(), why, next });
         if self.liars.contains(&version) {
             return false;
         }
@@ -174,11 +173,6 @@ impl ConfigSync {
         (self.config_map, self.handled, self.lie) = (ConfigMapState::Pending, None, None);
     }
 
-    /// Counts our own failures in a row from zero.
-    fn next_failure(&self) -> u32 {
-        self.retry.map_or(0, |(failures, _)| failures + 1)
-    }
-
     fn resolution(&self, clock: &Clock) -> Resolution {
         match &self.assignment {
             Assignment::Unknown => Resolution::Nothing,
@@ -224,7 +218,8 @@ impl State {
         }
         let before = self.sync.assigned_map().cloned();
         self.sync.assignment = assignment;
-        (self.sync.error, self.sync.retry, self.sync.handled, self.sync.lie) = (None, None, None, None);
+        (self.sync.error, self.sync.handled, self.sync.lie) = (None, None, None);
+        self.sync.retry = Pause::default();
         let after = self.sync.assigned_map().cloned();
         let same_object = matches!((&before, &after), (Some(before), Some(after)) if before.same_object(after));
         if !same_object {
@@ -275,23 +270,19 @@ impl State {
         // What was asked for once more after a failure of ours, or is seen once more, waits for its time.
         let is_new = self.sync.resolved().is_some_and(|before| before != source);
         if is_new || matches!(self.sync.config_map, ConfigMapState::Failed { .. }) {
-            self.sync.retry = None;
+            self.sync.retry = Pause::default();
         }
         self.sync.config_map = ConfigMapState::Present(payload);
     }
 
     /// Whoever gave other bytes is asked again: a watch tells of no change that never was.
     pub(super) fn tick_lie(&mut self) {
-        let Some(lie) = &self.sync.lie else { return };
-        let mut lie = lie.clone();
-        if lie.ask_at.is_some_and(|at| !self.clock.reached(at)) {
-            return;
-        }
-        if lie.ask_at.is_some() {
+        let Some(lie) = self.sync.lie.as_mut().filter(|lie| !lie.next.lasts(&self.clock)) else { return };
+        let is_due = lie.next.is_due(&self.clock);
+        lie.next.grow(limits::RUNG_RETRY, &self.clock);
+        if is_due {
             self.seek_again();
         }
-        lie.ask_at = Some(self.clock.retry(&mut lie.asked, limits::RUNG_RETRY_FIRST, limits::RUNG_RETRY_MAX));
-        self.sync.lie = Some(lie);
     }
 
     /// What came is none that can be taken up. What was seen before it stands.
@@ -325,7 +316,7 @@ impl State {
         if let Some(refused) = self.refused_resolution() {
             return Some(refused);
         }
-        self.sync.retry.is_none_or(|(_, at)| self.clock.reached(at)).then(|| self.sync.resolution(&self.clock))
+        (!self.sync.retry.lasts(&self.clock)).then(|| self.sync.resolution(&self.clock))
     }
 
     /// Forgets that the ConfigMap was seen and asks for it again.
@@ -348,12 +339,12 @@ impl State {
     /// The version is dealt with: nothing is due until something changes.
     pub(super) fn handled(&mut self, source: Option<&Source>) {
         self.sync.handled = source.cloned();
-        (self.sync.error, self.sync.retry) = (None, None);
+        (self.sync.error, self.sync.retry) = (None, Pause::default());
     }
 
     /// The assigned version is to be looked at once more.
     pub(super) fn reconsider(&mut self) {
-        (self.sync.handled, self.sync.retry) = (None, None);
+        (self.sync.handled, self.sync.retry) = (None, Pause::default());
     }
 
     pub(super) fn sync_failed(&mut self, error: SyncError, why: String) {
@@ -375,13 +366,13 @@ impl State {
 
     /// Our own trouble: it is said, and tried again after a pause.
     pub(super) fn postpone(&mut self, why: String) {
-        let pause = kubelet_config::duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, self.sync.next_failure());
-        self.postpone_until(why, self.clock.after(pause));
+        self.sync_failed(SyncError::Internal, why);
+        self.sync.retry.grow(limits::RETRY, &self.clock);
     }
 
     /// The same, until that time.
     pub(super) fn postpone_until(&mut self, why: String, until: Moment) {
         self.sync_failed(SyncError::Internal, why);
-        self.sync.retry = Some((self.sync.next_failure(), until));
+        self.sync.retry.put_off(until);
     }
 }

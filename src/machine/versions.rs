@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 use super::clock::Clock;
 use super::evidence::Failure;
 use super::model::{ConfigError, KubeletId, Moment, RenderError, Rendered, Verdict};
+use super::pause::Pause;
 use super::{State, limits};
 use kubelet_config::digest::Digest;
-use kubelet_config::duration;
 use kubelet_config::source::Source;
 use kubelet_config::status;
 
@@ -251,8 +251,7 @@ impl TryFrom<String> for BadReason {
 pub(super) struct Unusable {
     pub(super) error: ConfigError,
     pub(super) why: String,
-    pub(super) until: Moment,
-    times: u32,
+    pub(super) next: Pause,
 }
 
 /// A content on which a kubelet binary gave no verdict in time.
@@ -291,23 +290,24 @@ impl Versions {
     }
 
     pub(super) fn is_usable(&self, version: &Version, clock: &Clock) -> bool {
-        self.unusable(version).is_none_or(|unusable| clock.reached(unusable.until))
+        self.unusable(version).is_none_or(|unusable| !unusable.next.lasts(clock))
     }
 
     /// True if one may be usable, but cannot be read for now.
     pub(super) fn is_any_unread(&self, clock: &Clock) -> bool {
-        self.unusable.values().any(|unusable| unusable.error == ConfigError::Internal && !clock.reached(unusable.until))
+        self.unusable.values().any(|unusable| unusable.error == ConfigError::Internal && unusable.next.lasts(clock))
     }
 
     /// It cannot be used for a time that grows; true if that is news. Of too many, the one that is tried again first goes.
     pub(super) fn cannot_use(&mut self, version: &Version, error: ConfigError, why: &str, clock: &Clock) -> bool {
         let before = self.unusable(version);
-        let (times, is_news) = before.map_or((0, true), |before| (before.times.saturating_add(1), before.why != why));
-        let pause = duration::backoff(limits::RUNG_RETRY_FIRST, limits::RUNG_RETRY_MAX, times);
-        let unusable = Unusable { error, why: why.to_owned(), until: clock.after(pause), times };
+        let is_news = before.is_none_or(|before| before.why != why);
+        let mut next = before.map(|before| before.next.clone()).unwrap_or_default();
+        next.grow(limits::RUNG_RETRY, clock);
+        let unusable = Unusable { error, why: why.to_owned(), next };
         self.unusable.insert(key(version), unusable);
         if self.unusable.len() > limits::UNUSABLE_KEPT {
-            let first = self.unusable.iter().min_by_key(|(_, unusable)| unusable.until).map(|(key, _)| key.clone());
+            let first = self.unusable.iter().min_by_key(|(_, unusable)| unusable.next.at()).map(|(key, _)| key.clone());
             first.map(|key| self.unusable.remove(&key));
         }
         is_news
@@ -322,7 +322,7 @@ impl Versions {
     pub(super) fn note_readable(&mut self, version: Version, rendered: Rendered, now: Moment) {
         let unread = self.unusable.get_mut(&key(&version)).filter(|unusable| unusable.error == ConfigError::Internal);
         if let Some(unusable) = unread {
-            unusable.until = now;
+            unusable.next.set(now);
         }
         self.note_known(version, rendered);
     }
@@ -331,7 +331,7 @@ impl Versions {
     pub(super) fn note_whole(&mut self, content: &Digest, now: Moment) {
         let damaged = self.unusable.get_mut(&content.0).filter(|unusable| unusable.error == ConfigError::Load);
         if let Some(unusable) = damaged {
-            unusable.until = unusable.until.min(now);
+            unusable.next.set_latest(now);
         }
     }
 

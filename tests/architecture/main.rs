@@ -226,6 +226,20 @@ fn one_file_each_may_spawn_sync_and_be_unsafe() {
     }
 }
 
+/// Each repetition has a bound, and all bounds are in `limits`.
+#[test]
+fn the_core_repeats_by_one_kind_of_pause() {
+    for source in tree::crates().into_iter().filter(|source| source.name == "kubelet-supervisor") {
+        for file in source.files.values().filter(|file| file.name.starts_with("machine/")) {
+            let is_home = |home: &str| file.name == home;
+            assert!(is_home("machine/pause.rs") || !file.code.contains("backoff("), "{} grows a pause", file.name);
+            let makes_one = file.code.contains("Growth {") && !file.code.contains("first: hung_after");
+            let may = is_home("machine/pause.rs") || is_home("machine/limits.rs");
+            assert!(may || !makes_one, "{} has a limit of its own", file.name);
+        }
+    }
+}
+
 #[test]
 fn files_are_small_enough_to_know() {
     for source in tree::crates() {

@@ -42,11 +42,10 @@ impl State {
                     .to_owned(),
             );
         }
-        if let Some(unusable) = self.versions.unusable(&version).filter(|unusable| !self.clock.reached(unusable.until))
-        {
-            let (why, until) = (unusable.why.clone(), unusable.until);
+        if let Some(unusable) = self.versions.unusable(&version).filter(|unusable| unusable.next.lasts(&self.clock)) {
+            let (why, until) = (unusable.why.clone(), unusable.next.at());
             self.drop_change(); // it could not be started a while ago: that is not tried again before its time
-            return self.postpone_until(why, until);
+            return self.postpone_until(why, until.unwrap_or(self.clock.now));
         }
         if let Err(why) = confirm_within.and(self.courtesy(&rendered.annotations)) {
             return self.reject(&Version::named(version.source), ConfigError::Load, &why);

@@ -7,7 +7,6 @@ use crate::machine::clock::Clock;
 use crate::machine::evidence::{Baseline, Hold};
 use crate::machine::limits;
 use crate::machine::model::{Moment, later};
-use kubelet_config::duration::backoff;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::source::Source;
 
@@ -68,9 +67,7 @@ impl Inquiry {
         let pause = match self.hold.as_ref()? {
             Hold::Pressure(_) => return None,
             Hold::Streams(_) => limits::STREAMS_INTERVAL,
-            Hold::PodsLost(..) | Hold::ApiServer => {
-                backoff(limits::QUERY_INTERVAL, limits::HELD_INTERVAL_MAX, self.asked_again)
-            }
+            Hold::PodsLost(..) | Hold::ApiServer => limits::HELD.after(self.asked_again),
         };
         Some(later(self.asked_at?, pause))
     }

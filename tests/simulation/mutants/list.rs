@@ -24,7 +24,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "no restart after an exit for a minute",
         file: "machine/process.rs",
         function: "wait_for_restart",
-        original: "duration::backoff(limits::BACKOFF_FIRST, limits::BACKOFF_MAX, self.process.crashes)",
+        original: "limits::CRASH.after(self.process.crashes)",
         mutated: "std::time::Duration::from_secs(60)",
     },
     Mutant {
@@ -32,8 +32,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "nobody verifies the store",
         file: "machine/drift.rs",
         function: "store_touched",
-        original: "self.drift.due.get_or_insert(due);",
-        mutated: "let _ = due;",
+        original: "self.drift.next.set(self.clock.after(limits::VERIFY_DELAY));",
+        mutated: "",
     },
     Mutant {
         law: Law::Flags,
@@ -453,7 +453,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a change that waits for the API server goes on asking as it did",
         file: "machine/change/wait.rs",
         function: "next_question",
-        original: "backoff(limits::QUERY_INTERVAL, limits::HELD_INTERVAL_MAX, self.asked_again)",
+        original: "limits::HELD.after(self.asked_again)",
         mutated: "std::time::Duration::from_secs(1)",
     },
     Mutant {
@@ -568,8 +568,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "what the disk refused is written again much later",
         file: "machine/record_writer.rs",
         function: "write_failed",
-        original: "duration::backoff(limits::RETRY_FIRST, limits::RETRY_MAX, failures)",
-        mutated: "std::time::Duration::from_secs(100)",
+        original: "next.grow(limits::RETRY, &self.clock);",
+        mutated: "next.put_off(self.clock.after(std::time::Duration::from_secs(100)));",
     },
     Mutant {
         law: Law::StatusIsTrue,

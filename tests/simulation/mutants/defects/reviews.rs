@@ -56,7 +56,12 @@ pub const DEFECTS: &[Defect] = &[
         "F8",
         FirstReview,
         "An error of the disk that passed kept last known good away for ever.",
-        edit("machine/versions.rs", "cannot_use", "clock.after(pause)", "clock.after(pause * 100_000)"),
+        edit(
+            "machine/versions.rs",
+            "cannot_use",
+            "next.grow(limits::RUNG_RETRY, clock);",
+            "next.put_off(clock.after(limits::RUNG_RETRY.most * 1_000));",
+        ),
     ),
     defect(
         "F9",

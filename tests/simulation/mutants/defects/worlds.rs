@@ -54,7 +54,7 @@ pub const DEFECTS: &[Defect] = &[
         "W6",
         World,
         "What could be read, but too late, was left for up to ten minutes.",
-        edit("machine/versions.rs", "note_readable", "unusable.until = now;", ""),
+        edit("machine/versions.rs", "note_readable", "unusable.next.set(now);", ""),
     ),
     defect(
         "W7",
@@ -236,8 +236,8 @@ pub const DEFECTS: &[Defect] = &[
         edit(
             "machine/policy.rs",
             "policy_judged",
-            "self.policy.due = Some(self.clock.retry(failures, limits::VERIFY_RETRY, limits::RUNG_RETRY_MAX));",
-            "",
+            "return self.policy.next.grow(limits::POLICY_RETRY, &self.clock);",
+            "return;",
         ),
     ),
     defect(

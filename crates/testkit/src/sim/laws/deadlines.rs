@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use kubelet_config::duration;
 use kubelet_supervisor::machine::limits;
 use kubelet_supervisor::machine::model::KubeletId;
 use kubelet_supervisor::machine::records::{BadVersion, Phase, Records};
@@ -164,7 +163,7 @@ impl Outside {
         let Failed { source, since, .. } = failed;
         self.account.failed[at].durable = durable;
         let last = self.account.failed_last.1;
-        let fine = durable || now <= since.max(last) + limits::RETRY_MAX + SLACK;
+        let fine = durable || now <= since.max(last) + limits::RETRY.most + SLACK;
         self.account.check(Law::BadIsDurable, hindered || durable && now < since, fine, || {
             format!("{source} failed, and the disk does not know it")
         });
@@ -193,7 +192,7 @@ impl Outside {
         self.account.unsaved_since.get_or_insert(self.now);
         let (_, failed_at) = self.account.failed_last;
         let from = failed_at.max(self.account.unsaved_since.unwrap_or(self.now));
-        let fine = self.now.saturating_sub(from) <= limits::RETRY_MAX + SLACK;
+        let fine = self.now.saturating_sub(from) <= limits::RETRY.most + SLACK;
         let excused = self.store_lags();
         self.account.check(Law::TriesAgain, excused, fine, || format!("not written since {failed_at:?}"));
     }
@@ -271,7 +270,7 @@ impl Outside {
         let Some(desired) = self.desired_source() else { return };
         let Some(cleared) = self.account.cleared.clone().filter(|cleared| cleared.source == desired) else { return };
         let (source, content) = (cleared.source, self.content_of_version(&desired));
-        let patience = duration::backoff(limits::RETRY_LATER_FIRST, limits::RETRY_LATER_MAX, cleared.times);
+        let patience = limits::RETRY_LATER.after(cleared.times);
         // The cluster may have heard of it later.
         let well_since = process.well_since.max(process.node_ready).max(process.leased);
         let well_for =
