@@ -96,7 +96,7 @@ impl State {
         }
         match self.resolution() {
             None | Some(Resolution::Nothing) => {}
-            Some(Resolution::Failed(error, why)) => self.sync_failed(error, why),
+            Some(Resolution::Failed(error, why)) => self.sync.sync_failed(error, why),
             Some(Resolution::Local) => self.reset(),
             Some(Resolution::Version(source, payload)) => self.consider(source, payload),
         }
@@ -152,7 +152,7 @@ impl State {
             return;
         }
         self.change = None;
-        self.handled(None);
+        self.sync.handled(None);
         if self.is_reset() {
             return;
         }
@@ -225,7 +225,7 @@ impl State {
             self.propose(records, proposal);
         } else {
             self.change = None;
-            self.reconsider();
+            self.sync.reconsider();
         }
     }
 
@@ -233,7 +233,7 @@ impl State {
     pub(super) fn end_change(&mut self, source: &Source) {
         self.change = None;
         self.pending.applying_since = None;
-        self.handled(Some(source));
+        self.sync.handled(Some(source));
     }
 
     /// Has the kubelet judge a candidate.
@@ -256,7 +256,7 @@ impl State {
         match result {
             Ok(()) => {
                 self.note_payload(&source, &identity);
-                self.checkpointed(&source);
+                self.sync.checkpointed(&source);
                 let stage = self.load_change(&source);
                 self.set_change_stage(stage);
             }
@@ -270,7 +270,7 @@ impl State {
     /// Another life saved other bytes under this version, and what it decided about them may not be on record.
     pub(super) fn checkpoint_refused(&mut self) {
         let Some(Change { source: Some(source), stage: Stage::Saving(_), .. }) = self.change.take() else { return };
-        self.checkpoint_unseen(&source);
+        self.sync.checkpoint_unseen(&source);
         self.refuse_other_bytes(&source);
     }
 

@@ -16,7 +16,7 @@ use super::model::{RenderError, Rendered};
 use super::pause::Pause;
 use super::records::Records;
 use super::versions::Version;
-use super::{Kubelet, State, limits};
+use super::{Kubelet, RunningConfig, State, limits};
 use kubelet_config::digest::Digest;
 
 /// What is known of it, beside the record.
@@ -58,6 +58,11 @@ impl Fallback {
             Some(version) => version.digest.is_none(),
             None => self.local.is_none() && records.phase.attempt().is_some(),
         }
+    }
+
+    /// The local files, under whatever name.
+    pub(super) fn is_local(&self, config: &RunningConfig) -> bool {
+        config.version.is_none() || config.digest.is_some() && config.digest.as_ref() == self.local()
     }
 }
 

@@ -82,6 +82,11 @@ impl Health {
     pub(super) fn is_runtime_gone(&self, now: Moment) -> bool {
         matches!(self.suspended, Some((Suspension::Runtime, since)) if now.since(since) >= limits::RUNTIME_GONE)
     }
+
+    /// What is observed from now on is another trial's.
+    pub(super) fn observe_anew(&mut self) {
+        self.due.clear();
+    }
 }
 
 impl State {
@@ -97,7 +102,7 @@ impl State {
         match &self.records().phase {
             // What is pinned is not what the test is about.
             Phase::ControlTest(..) | Phase::RetryLater(..) if self.records().pin.is_some() => false,
-            Phase::RetryLater(..) if self.has_recovered() => self.is_reset_tried(),
+            Phase::RetryLater(..) if self.trial.has_recovered() => self.is_reset_tried(),
             Phase::ControlTest(attempt, _) | Phase::RetryLater(attempt, _) => {
                 // What failed may still be there, until the way back is prepared.
                 attempt.version.digest.is_none() || attempt.version.digest != self.running().digest

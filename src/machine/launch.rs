@@ -60,6 +60,12 @@ impl Launch {
     pub(super) fn is_idle(&self) -> bool {
         self.next.is_none()
     }
+
+    fn set_stage(&mut self, stage: Stage) {
+        if let Some(next) = &mut self.next {
+            next.stage = stage;
+        }
+    }
 }
 
 impl State {
@@ -146,7 +152,7 @@ impl State {
             && !self.writer.holds_start(&self.clock)
             && !self.is_try_open()
             && !self.is_former_kept()
-            && !self.is_failure_pending()
+            && !self.trial.is_failure_pending()
     }
 
     /// While there is no kubelet, the start that is prepared is not put off for a version that could not be used before.
@@ -167,12 +173,6 @@ impl State {
     pub(super) fn hurry_next(&mut self) {
         if matches!(&self.launch.next, Some(Next { stage: Stage::Loading, .. })) {
             self.asks.hurry(Asker::Start, self.clock.after(limits::LOAD_DEADLINE));
-        }
-    }
-
-    fn set_stage(&mut self, stage: Stage) {
-        if let Some(next) = &mut self.launch.next {
-            next.stage = stage;
         }
     }
 
@@ -212,13 +212,13 @@ impl State {
                     self.log(Level::Info, format!("the local configuration: {note}"));
                 }
                 self.fallback.note_local(rendered.digest.clone());
-                self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+                self.launch.set_stage(Stage::Ready(Some(Box::new(rendered))));
             }
             (None, Err(error)) => {
                 // The kubelet judges its own file; we only cannot compare or probe.
                 self.log(Level::Warn, format!("the local configuration cannot be read: {error}"));
                 self.local_files_unusable(error);
-                self.set_stage(Stage::Ready(None));
+                self.launch.set_stage(Stage::Ready(None));
             }
             (Some(version), Ok(rendered)) => {
                 let version = self.learn_content(version, &rendered.digest);
@@ -237,7 +237,7 @@ impl State {
                 let ran = self.running().digest.as_ref() == Some(&rendered.digest)
                     && self.process.started_kubelet() == self.process.kubelet_id();
                 if ran || self.is_accepted(&rendered.digest) {
-                    self.set_stage(Stage::Ready(Some(Box::new(rendered))));
+                    self.launch.set_stage(Stage::Ready(Some(Box::new(rendered))));
                 } else if let Some((error, message)) = self.refused_late(&rendered.digest) {
                     self.next_refused(error, &message);
                 } else {
@@ -265,7 +265,7 @@ impl State {
         // There is one preflight at a time and the start goes first; the change is found again.
         self.drop_change();
         self.ask_verdict(Asker::Start, &rendered, Afterwards::Ends, limits::LAUNCH_PREFLIGHT_DEADLINE);
-        self.set_stage(Stage::Preflight(Box::new(rendered), self.process.kubelet_id().clone()));
+        self.launch.set_stage(Stage::Preflight(Box::new(rendered), self.process.kubelet_id().clone()));
     }
 
     /// The verdict on what is to be started.
@@ -284,13 +284,13 @@ impl State {
             Verdict::Valid(_) => {
                 self.note_accepted(&rendered.digest);
                 self.writer.write_soon(); // the next life need not ask again
-                self.set_stage(Stage::Ready(Some(rendered)));
+                self.launch.set_stage(Stage::Ready(Some(rendered)));
             }
             // Something has to be started; the trial, or the next rung, decides.
             Verdict::Inconclusive(why) | Verdict::NotItsFault(why) => {
                 self.log(Level::Warn, format!("the preflight of {version} gave no verdict: {why}"));
                 self.note_unjudged(&rendered.digest);
-                self.set_stage(Stage::Ready(Some(rendered)));
+                self.launch.set_stage(Stage::Ready(Some(rendered)));
             }
         }
     }

@@ -35,6 +35,11 @@ impl LocalFiles {
     fn compare_by(&mut self, due: Moment) {
         self.next.set_latest(due);
     }
+
+    /// What runs next was decided: what was taken up may not be in it.
+    pub(super) fn compare_local_files_anew(&mut self) {
+        self.taken_up = None;
+    }
 }
 
 impl State {
@@ -76,7 +81,7 @@ impl State {
         self.local_files.next.begin();
         if self.local_files.touched.take().is_some() {
             if self.is_refused_by_policy() {
-                self.reconsider(); // it may have been for what they said
+                self.sync.reconsider(); // it may have been for what they said
             }
             self.try_local_again();
             self.ask_policy(); // denied fields are compared with them
@@ -96,7 +101,7 @@ impl State {
         };
         if !assigned.is_local_files() {
             self.drop_change();
-            self.reconsider();
+            self.sync.reconsider();
         } else if self.are_local_files_unproven() {
             self.local_files.compare_by(self.clock.after(limits::LOCAL_FILES_RETRY));
             return true;
@@ -106,11 +111,6 @@ impl State {
         }
         self.local_files.taken_up = found;
         true
-    }
-
-    /// What runs next was decided: what was taken up may not be in it.
-    pub(super) fn compare_local_files_anew(&mut self) {
-        self.local_files.taken_up = None;
     }
 
     /// They say what runs. True if before they could not be read, or what they said is under way, or was not taken up.

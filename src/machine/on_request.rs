@@ -17,7 +17,7 @@ use kubelet_config::pods::PodInventory;
 use kubelet_config::policy::Admission;
 use kubelet_config::preflight::{PreflightRequest, PreflightResult, PreflightStatus};
 use kubelet_config::readmission::Supplies;
-use kubelet_config::source::{ConfigMapRef, Payload, Source};
+use kubelet_config::source::{Payload, Source};
 use kubelet_config::status::PreflightAnswer;
 
 /// What the Node is asked to judge, and its answer.
@@ -74,12 +74,10 @@ impl OnRequest {
     pub(super) fn note_content(&mut self, is_left: bool) {
         self.leaves_content = is_left;
     }
-}
 
-impl State {
     /// What the Node is to say of what it is asked to judge.
     pub(super) fn preflight_answer(&self) -> PreflightAnswer {
-        let OnRequest { known, request, answer, .. } = &self.on_request;
+        let OnRequest { known, request, answer, .. } = self;
         match (request, answer) {
             (_, Some(answer)) => PreflightAnswer::Said(Box::new(answer.clone())),
             (None, None) if *known => PreflightAnswer::None,
@@ -89,7 +87,7 @@ impl State {
 
     /// The Node's annotations: what it is asked, and what it has said. The latest request counts.
     pub(super) fn preflight_requested(&mut self, request: Option<String>, shown: Option<&str>) {
-        let mine = &mut self.on_request;
+        let mine = self;
         if mine.known && mine.request == request {
             return;
         }
@@ -99,7 +97,9 @@ impl State {
         mine.answer = answer.filter(|answer| request.as_ref().is_some_and(|request| answer.answers(request)));
         mine.request = request;
     }
+}
 
+impl State {
     /// Takes a request up, if there is one without an answer and nothing is more urgent.
     pub(super) fn tick_on_request(&mut self) {
         if self.is_more_urgent() {
@@ -153,16 +153,11 @@ impl State {
         judged
             || !self.process.run().is_some_and(Run::is_ready)
             || self.is_leaving()
-            || self.is_failure_pending()
+            || self.trial.is_failure_pending()
             || self.is_change_imminent()
             || self.asks.is_verdict_late(&self.clock)
             || !self.launch.is_idle()
             || self.is_unsaved() && self.writer.failure().is_none()
-    }
-
-    /// Who may write a Node's annotations may write its labels, and not its `spec.configSource`.
-    fn is_request_by_label(&self, reference: &ConfigMapRef) -> bool {
-        self.sync.is_by_labels() || self.sync.assigned_map() != Some(reference)
     }
 
     /// Nothing of a ConfigMap is fetched that the policy does not let be looked at.
@@ -175,7 +170,7 @@ impl State {
         if let Some(why) = self.unreadable_policy(&admission) {
             return self.answer_request(PreflightResult::Inconclusive, &why);
         }
-        if let Some(why) = Self::namespace_refusal(admission, self.is_request_by_label(&request.reference)) {
+        if let Some(why) = Self::namespace_refusal(admission, self.sync.is_request_by_label(&request.reference)) {
             return self.answer_request(PreflightResult::PolicyRefused, &why);
         }
         let reference = request.reference.clone();
@@ -232,7 +227,7 @@ impl State {
         if let Some(why) = rendered.admission.policy.admits_nothing() {
             return Some((PreflightResult::Inconclusive, why));
         }
-        if let Some(why) = self.refusal_by_policy(rendered, self.is_request_by_label(&source.reference)) {
+        if let Some(why) = self.refusal_by_policy(rendered, self.sync.is_request_by_label(&source.reference)) {
             return Some((PreflightResult::PolicyRefused, why));
         }
         let version = Version { source, digest: Some(rendered.digest.clone()) };

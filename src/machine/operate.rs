@@ -243,13 +243,13 @@ impl State {
             EventReason::Retried => {
                 self.versions.judge_anew(execution.about.as_ref().and_then(|version| version.digest.as_ref()));
                 self.new_decision();
-                self.reconsider();
+                self.sync.reconsider();
             }
             EventReason::Pinned | EventReason::Unpinned => {
                 if let Some(version) = &execution.about {
                     self.versions.forget_unusable(version);
                 }
-                self.reconsider();
+                self.sync.reconsider();
                 self.lose_health();
                 self.new_decision();
                 self.process.start_at_once(self.clock.now);

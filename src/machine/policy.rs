@@ -46,6 +46,14 @@ impl Violation {
     }
 }
 
+impl Policy {
+    /// Why the policy forbids what runs, if it does. It goes on until something else starts.
+    #[must_use]
+    pub(super) fn policy_violation(&self) -> Option<&Violation> {
+        self.forbids.as_ref()
+    }
+}
+
 impl State {
     /// Whether there is a policy, as it was read last.
     #[must_use]
@@ -53,24 +61,18 @@ impl State {
         &self.policy.known
     }
 
-    /// Why the policy forbids what runs, if it does. It goes on until something else starts.
-    #[must_use]
-    pub(super) fn policy_violation(&self) -> Option<&Violation> {
-        self.policy.forbids.as_ref()
-    }
-
     /// Root wrote it, or it may have been written: what is assigned and what runs are held against it.
     pub(super) fn policy_changed(&mut self) {
         self.ask_policy();
         self.ask_namespace();
         self.judge_change_anew();
-        self.reconsider();
+        self.sync.reconsider();
     }
 
     /// What was refused as expired may not be, by the clock as it is now.
     pub(super) fn clock_set(&mut self) {
         if self.is_refused_by_policy() {
-            self.reconsider();
+            self.sync.reconsider();
         }
     }
 

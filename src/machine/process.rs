@@ -224,13 +224,13 @@ impl State {
             self.process.crashes = 0; // what takes the place of one that ended may end for the same reason
         }
         if next.digest != self.process.running.digest && self.is_refused_by_name() {
-            self.reconsider(); // hazards are weighed against what runs
+            self.sync.reconsider(); // hazards are weighed against what runs
         }
         self.forget_last_run();
         self.process.running = next;
         let another = self.process.started.replace(self.process.kubelet_id.clone());
         if another.is_some_and(|before| before != self.process.kubelet_id) {
-            self.reconsider(); // what failed with the binary before may work with this one
+            self.sync.reconsider(); // what failed with the binary before may work with this one
         }
         self.await_start();
         self.standby = Standby::default(); // it becomes the kubelet, or ends

@@ -72,21 +72,16 @@ impl State {
         self.active().filter(|active| !is_told || !is_same(Some(active), before))
     }
 
-    /// The local files, under whatever name.
-    fn is_local(&self, config: &RunningConfig) -> bool {
-        config.version.is_none() || config.digest.is_some() && config.digest.as_ref() == self.fallback.local()
-    }
-
     /// True while the local files are tried, under whatever name.
     pub(super) fn is_reset_tried(&self) -> bool {
         let records = self.records();
         let is_open = records.reset.as_ref().is_some_and(|reset| reset.failed.is_none()) && records.pin.is_none();
-        is_open && self.starts() > 0 && self.is_local(self.running())
+        is_open && self.starts() > 0 && self.fallback.is_local(self.running())
     }
 
     /// The kubelet ended by itself, or while no worker watched it; the local files are tried, or this runs in their place.
     pub(super) fn count_exit_after_reset(&mut self, ran: &RunningConfig, how: &str) {
-        let is_local = self.is_local(ran);
+        let is_local = self.fallback.is_local(ran);
         let Some(reset) = self.records().reset.clone().filter(|_| self.records().pin.is_none()) else { return };
         let in_place = self.records().in_place_of_local();
         if is_local == in_place.is_some() || !is_local && !is_same(ran.version.as_ref(), in_place) {
@@ -126,7 +121,7 @@ impl State {
         let failures = reset.failures.saturating_add(1);
         let reset = Some(Reset { exits: 0, failures, failed: Some(why), ..reset });
         self.apply_now(Records { reset, ..self.records().clone() });
-        self.reconsider();
+        self.sync.reconsider();
     }
 
     /// They may be others by now.

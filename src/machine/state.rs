@@ -128,7 +128,7 @@ impl State {
         match input {
             Input::Answer(ticket, answer) => self.answered(ticket, answer),
             Input::Boot(beginning) => self.boot(beginning),
-            Input::NodeName(name) => self.node_named(name),
+            Input::NodeName(name) => self.sync.node_named(name),
             Input::PolicyChanged => self.policy_changed(),
             Input::ClockSet => self.clock_set(),
             Input::AssignedByLabels(by_labels) => self.assigned_by_labels(by_labels),
@@ -142,9 +142,11 @@ impl State {
             Input::Exited(exit) => self.exited(exit),
             Input::Watchdog => self.watchdog_pinged(),
             Input::NodeObserved(readiness) => self.node_observed(readiness),
-            Input::NodeAnnotations { retry, confirm } => self.node_annotations(retry, confirm),
-            Input::PreflightRequested { request, answer } => self.preflight_requested(request, answer.as_deref()),
-            Input::LogTail(lines) => self.log_tail_read(&lines),
+            Input::NodeAnnotations { retry, confirm } => self.sync.node_annotations(retry, confirm),
+            Input::PreflightRequested { request, answer } => {
+                self.on_request.preflight_requested(request, answer.as_deref());
+            }
+            Input::LogTail(lines) => self.trial.log_tail_read(&lines),
             Input::KubeletVersion(version) => self.kubelet_version = Some(version),
             Input::Operator(number, command) => self.commands.push_back((number, command)),
             Input::Appended(entry, result) => {
@@ -300,7 +302,7 @@ impl State {
 
     /// The same, with the kubelet's last lines.
     pub(super) fn emit_with_log(&mut self, event: events::Event) {
-        let log_tail = self.last_log_lines(usize::MAX);
+        let log_tail = self.trial.last_log_lines(usize::MAX);
         self.emit(events::Event { log_tail, ..event });
     }
 

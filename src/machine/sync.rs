@@ -193,6 +193,56 @@ impl ConfigSync {
             },
         }
     }
+
+    /// Who may write a Node's annotations may write its labels, and not its `spec.configSource`.
+    pub(super) fn is_request_by_label(&self, reference: &ConfigMapRef) -> bool {
+        self.is_by_labels() || self.assigned_map() != Some(reference)
+    }
+
+    /// The store has other bytes under this version than what was seen: that is let go.
+    pub(super) fn checkpoint_unseen(&mut self, source: &Source) {
+        if self.resolved().as_ref() == Some(source) {
+            self.config_map = ConfigMapState::Pending;
+        }
+    }
+
+    /// Its bytes are on the disk. By now something else may be assigned.
+    pub(super) fn checkpointed(&mut self, source: &Source) {
+        if self.resolved().as_ref() == Some(source) {
+            self.config_map = ConfigMapState::Checkpointed(source.clone());
+            self.lie = None;
+        }
+    }
+
+    /// The version is dealt with: nothing is due until something changes.
+    pub(super) fn handled(&mut self, source: Option<&Source>) {
+        self.handled = source.cloned();
+        (self.error, self.retry) = (None, Pause::default());
+    }
+
+    pub(super) fn node_annotations(&mut self, retry: Option<String>, confirm: Option<String>) {
+        self.annotations = Some((retry, confirm));
+    }
+
+    pub(super) fn node_named(&mut self, name: String) {
+        self.node_name = name;
+    }
+
+    /// The assigned version is to be looked at once more.
+    pub(super) fn reconsider(&mut self) {
+        (self.handled, self.retry) = (None, Pause::default());
+    }
+
+    pub(super) fn sync_failed(&mut self, error: SyncError, why: String) {
+        self.error = Some((error, why));
+    }
+
+    /// What came is none that can be taken up. What was seen before it stands.
+    pub(super) fn unsee_config_map(&mut self) {
+        if matches!(self.config_map, ConfigMapState::Failed { .. }) {
+            self.config_map = ConfigMapState::Pending;
+        }
+    }
 }
 
 impl State {
@@ -201,10 +251,6 @@ impl State {
     pub fn sync_error(&self) -> Option<(SyncError, &str)> {
         let error = self.sync.error.as_ref().map(|(error, why)| (*error, why.as_str()));
         error.or_else(|| Some((SyncError::Download, self.sync.lie.as_ref()?.why.as_str())))
-    }
-
-    pub(super) fn node_named(&mut self, name: String) {
-        self.sync.node_name = name;
     }
 
     /// The Node's assignment. Watching follows the object, not the key.
@@ -235,12 +281,8 @@ impl State {
         if std::mem::replace(&mut self.sync.by_labels, by_labels) != by_labels {
             self.ask_namespace();
             self.judge_change_anew();
-            self.reconsider();
+            self.sync.reconsider();
         }
-    }
-
-    pub(super) fn node_annotations(&mut self, retry: Option<String>, confirm: Option<String>) {
-        self.sync.annotations = Some((retry, confirm));
     }
 
     pub(super) fn config_map_seen(&mut self, payload: Arc<Payload>) {
@@ -253,7 +295,7 @@ impl State {
         }
         let source = payload.resolve(reference);
         if self.has_other_bytes(&source, &payload) {
-            self.unsee_config_map();
+            self.sync.unsee_config_map();
             return self.refuse_other_bytes(&source);
         }
         // What is not known yet the store may refuse. Another version is something else.
@@ -282,20 +324,6 @@ impl State {
         lie.next.grow(limits::RUNG_RETRY, &self.clock);
         if is_due {
             self.seek_again();
-        }
-    }
-
-    /// What came is none that can be taken up. What was seen before it stands.
-    fn unsee_config_map(&mut self) {
-        if matches!(self.sync.config_map, ConfigMapState::Failed { .. }) {
-            self.sync.config_map = ConfigMapState::Pending;
-        }
-    }
-
-    /// The store has other bytes under this version than what was seen: that is let go.
-    pub(super) fn checkpoint_unseen(&mut self, source: &Source) {
-        if self.sync.resolved().as_ref() == Some(source) {
-            self.sync.config_map = ConfigMapState::Pending;
         }
     }
 
@@ -328,29 +356,6 @@ impl State {
         }
     }
 
-    /// Its bytes are on the disk. By now something else may be assigned.
-    pub(super) fn checkpointed(&mut self, source: &Source) {
-        if self.sync.resolved().as_ref() == Some(source) {
-            self.sync.config_map = ConfigMapState::Checkpointed(source.clone());
-            self.sync.lie = None;
-        }
-    }
-
-    /// The version is dealt with: nothing is due until something changes.
-    pub(super) fn handled(&mut self, source: Option<&Source>) {
-        self.sync.handled = source.cloned();
-        (self.sync.error, self.sync.retry) = (None, Pause::default());
-    }
-
-    /// The assigned version is to be looked at once more.
-    pub(super) fn reconsider(&mut self) {
-        (self.sync.handled, self.sync.retry) = (None, Pause::default());
-    }
-
-    pub(super) fn sync_failed(&mut self, error: SyncError, why: String) {
-        self.sync.error = Some((error, why));
-    }
-
     /// A change that waits for a store that cannot be written does not wait in silence.
     pub(super) fn tell_of_store(&mut self) {
         let Some(why) = self.writer.failure().map(str::to_owned) else { return };
@@ -360,19 +365,19 @@ impl State {
             _ => false,
         };
         if waits {
-            self.sync_failed(SyncError::Internal, why);
+            self.sync.sync_failed(SyncError::Internal, why);
         }
     }
 
     /// Our own trouble: it is said, and tried again after a pause.
     pub(super) fn postpone(&mut self, why: String) {
-        self.sync_failed(SyncError::Internal, why);
+        self.sync.sync_failed(SyncError::Internal, why);
         self.sync.retry.grow(limits::RETRY, &self.clock);
     }
 
     /// The same, until that time.
     pub(super) fn postpone_until(&mut self, why: String, until: Moment) {
-        self.sync_failed(SyncError::Internal, why);
+        self.sync.sync_failed(SyncError::Internal, why);
         self.sync.retry.put_off(until);
     }
 }

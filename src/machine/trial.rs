@@ -53,30 +53,46 @@ struct PendingFailure {
     until: Moment,
 }
 
-impl State {
-    pub(super) fn has_recovered(&self) -> bool {
-        self.trial.recovered
+impl Trial {
+    pub(super) fn forget_failure(&mut self) {
+        self.pending = None;
     }
 
-    /// Another decision: what was seen of the one before does not count.
-    pub(super) fn new_decision(&mut self) {
-        (self.trial.recovered, self.trial.waiting_since, self.trial.ill_since) = (false, None, None);
-        self.trial.pending = None;
-        self.observe_anew();
+    pub(super) fn has_recovered(&self) -> bool {
+        self.recovered
     }
 
     pub(super) fn is_failure_pending(&self) -> bool {
-        self.trial.pending.is_some()
-    }
-
-    pub(super) fn forget_failure(&mut self) {
-        self.trial.pending = None;
+        self.pending.is_some()
     }
 
     /// The kubelet's last lines, the newest.
     pub(super) fn last_log_lines(&self, count: usize) -> Vec<String> {
-        let lines = &self.trial.log_tail;
+        let lines = &self.log_tail;
         lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().to_vec()
+    }
+
+    /// What the kubelet wrote last: kept for the verdict.
+    pub(super) fn log_tail_read(&mut self, lines: &[String]) {
+        self.log_tail = kubelet_log::shown(lines);
+        let Some(pending) = &mut self.pending else { return };
+        if matches!(pending.failure, Failure::ExitBeforeReady | Failure::Exits) {
+            if let Some(reason) = kubelet_log::fatal(lines) {
+                pending.detail = format!("{}: {reason}", pending.detail);
+            }
+        } else if let Some(error) = kubelet_log::last_error(lines) {
+            // It lives, so this need not be why; but it is where people would look next.
+            pending.detail = format!("{} (the kubelet's last error: {error})", pending.detail);
+        }
+    }
+}
+
+impl State {
+    /// Another decision: what was seen of the one before does not count.
+    pub(super) fn new_decision(&mut self) {
+        (self.trial.recovered, self.trial.waiting_since, self.trial.ill_since) = (false, None, None);
+        self.trial.pending = None;
+        self.health.observe_anew();
     }
 
     /// True while the version that has to prove itself runs.
@@ -216,20 +232,6 @@ impl State {
         let Some(attempt) = self.writer.attempt_mut() else { return 0 };
         attempt.exits += u32::from(dead);
         attempt.exits
-    }
-
-    /// What the kubelet wrote last: kept for the verdict.
-    pub(super) fn log_tail_read(&mut self, lines: &[String]) {
-        self.trial.log_tail = kubelet_log::shown(lines);
-        let Some(pending) = &mut self.trial.pending else { return };
-        if matches!(pending.failure, Failure::ExitBeforeReady | Failure::Exits) {
-            if let Some(reason) = kubelet_log::fatal(lines) {
-                pending.detail = format!("{}: {reason}", pending.detail);
-            }
-        } else if let Some(error) = kubelet_log::last_error(lines) {
-            // It lives, so this need not be why; but it is where people would look next.
-            pending.detail = format!("{} (the kubelet's last error: {error})", pending.detail);
-        }
     }
 
     /// An exit that nobody asked for; or a start that failed, of which there is no run. True if it waits for judgement.

@@ -422,7 +422,7 @@ impl State {
             reason,
             time: status::timestamp(self.clock.now.wall_nanos),
             kubelet_version: self.kubelet_version.clone().unwrap_or_default(),
-            log_tail: self.last_log_lines(limits::LOG_LINES_KEPT),
+            log_tail: self.trial.last_log_lines(limits::LOG_LINES_KEPT),
             by_policy: false,
         }
     }

@@ -227,10 +227,10 @@ impl State {
         if let Err(why) = result {
             return self.postpone(why);
         }
-        self.compare_local_files_anew();
+        self.local_files.compare_local_files_anew();
         let records = self.records().clone();
         let assigned = records.assigned.as_ref();
-        self.handled(assigned.map(|version| &version.source));
+        self.sync.handled(assigned.map(|version| &version.source));
         match (proposal, assigned) {
             (Proposal::Reject, Some(version)) => {
                 self.pending.applying_since = None;

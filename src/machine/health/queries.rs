@@ -7,11 +7,6 @@ use crate::machine::{State, limits};
 use std::time::Duration;
 
 impl State {
-    /// What is observed from now on is another trial's.
-    pub(in crate::machine) fn observe_anew(&mut self) {
-        self.health.due.clear();
-    }
-
     /// Begins to observe, or ends that.
     pub(in crate::machine) fn update_observing(&mut self) {
         let (now, observing) = (self.clock.now, self.is_observing());

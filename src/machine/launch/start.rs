@@ -22,7 +22,7 @@ impl State {
             }
             Kubelet::Running(_) => {
                 self.announce(&version);
-                self.forget_failure();
+                self.trial.forget_failure();
                 self.stop();
             }
             Kubelet::Waiting { .. } => {
@@ -68,7 +68,7 @@ impl State {
             Effect::Store(StoreRequest::SwapStateFiles(ticket, state_files))
         });
         (self.launch.policy, self.launch.swapping) = (None, Some(policy));
-        self.set_stage(Stage::Swapping(rendered));
+        self.launch.set_stage(Stage::Swapping(rendered));
     }
 
     pub(in crate::machine) fn state_files_swapped(&mut self, result: Result<StateFilesFound, String>) {
@@ -81,7 +81,7 @@ impl State {
                 self.log(Level::Warn, format!("state files of another policy: {what}"));
             }
             Ok(StateFilesFound::OfAnother) => {
-                self.set_stage(Stage::Ready(rendered));
+                self.launch.set_stage(Stage::Ready(rendered));
                 return self.stop();
             }
             // The kubelet refuses the files of another policy: a version on trial would be blamed for them.
@@ -92,7 +92,7 @@ impl State {
             }
             Err(why) => self.log(Level::Warn, format!("the kubelet's state files stay as they are: {why}")),
         }
-        self.set_stage(Stage::Swapped(rendered));
+        self.launch.set_stage(Stage::Swapped(rendered));
         self.tick_launch(); // something else may have been decided meanwhile
     }
 

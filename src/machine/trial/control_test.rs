@@ -70,7 +70,9 @@ impl State {
     /// True if the control test cleared it, and last known good has not been healthy for long enough since.
     pub(in crate::machine) fn awaits_retry(&self, version: &Version) -> bool {
         match &self.records().phase {
-            Phase::RetryLater(attempt, _) => is_same(Some(&attempt.version), Some(version)) && !self.has_recovered(),
+            Phase::RetryLater(attempt, _) => {
+                is_same(Some(&attempt.version), Some(version)) && !self.trial.has_recovered()
+            }
             _ => false,
         }
     }
@@ -94,14 +96,14 @@ impl State {
                     None => {}
                 }
             }
-            Phase::RetryLater(attempt, _) if !self.has_recovered() => {
+            Phase::RetryLater(attempt, _) if !self.trial.has_recovered() => {
                 let is_waited_for = self.is_waited_for(attempt.retry_wait());
                 let is_healthy = run.healthy_since.is_some_and(|at| self.clock.lasted(at, attempt.retry_wait()));
                 if is_healthy || is_waited_for {
                     let how = if is_healthy { "is healthy again" } else { "does not get well either" };
                     self.log(Level::Info, format!("what runs {how}: the cleared version is tried once more"));
                     self.trial.recovered = true;
-                    self.reconsider();
+                    self.sync.reconsider();
                 }
             }
             _ => {}

@@ -60,6 +60,6 @@ impl State {
     /// baseline of then.
     pub(in crate::machine) fn end_trial_without_verdict(&mut self) {
         self.writer.apply_before_write(Records { phase: Phase::Settled, ..self.records().clone() });
-        self.reconsider();
+        self.sync.reconsider();
     }
 }

@@ -624,7 +624,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "what the policy refuses is said to be valid",
         file: "machine/on_request.rs",
         function: "refused_unjudged",
-        original: "self.refusal_by_policy(rendered, self.is_request_by_label(&source.reference))",
+        original: "self.refusal_by_policy(rendered, self.sync.is_request_by_label(&source.reference))",
         mutated: "self.refusal_by_policy(rendered, self.is_request_by_label(&source.reference)).filter(|why| why.is_empty())",
     },
     Mutant {

@@ -9,7 +9,7 @@ pub const DEFECTS: &[Defect] = &[
         "W1",
         World,
         "The assignment changed while the disk stalled over a checkpoint, and the supervisor spun.",
-        edit("machine/sync.rs", "checkpointed", "self.sync.resolved().as_ref() == Some(source)", "true"),
+        edit("machine/sync.rs", "checkpointed", "self.resolved().as_ref() == Some(source)", "true"),
     ),
     defect(
         "W2",
@@ -277,7 +277,7 @@ pub const DEFECTS: &[Defect] = &[
         edit(
             "machine/launch/start.rs",
             "state_files_swapped",
-            "self.set_stage(Stage::Swapped(rendered));",
+            "self.launch.set_stage(Stage::Swapped(rendered));",
             "if self.writer.is_writing() {
             self.launch.forget_state_files();
             self.launch.next = None;
