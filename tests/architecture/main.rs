@@ -226,6 +226,20 @@ fn one_file_each_may_spawn_sync_and_be_unsafe() {
     }
 }
 
+/// Else a limit that grows moves the law along.
+#[test]
+fn laws_judge_by_what_is_promised() {
+    for source in tree::crates().into_iter().filter(|source| source.name == "testkit") {
+        for file in source.files.values().filter(|file| file.name.starts_with("sim/")) {
+            assert!(
+                !file.code.contains("limits::") && !file.code.contains("limits}"),
+                "{} knows the machine's",
+                file.name
+            );
+        }
+    }
+}
+
 /// Each repetition has a bound, and all bounds are in `limits`.
 #[test]
 fn the_core_repeats_by_one_kind_of_pause() {

@@ -8,10 +8,10 @@ use kubelet_config::digest::Digest;
 use kubelet_config::source::Source;
 use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::evidence::{Baseline, Signal};
-use kubelet_supervisor::machine::limits;
 
 use super::kubelet::Process;
 use super::laws::{Heed, Law, Tally, broken};
+use super::promised;
 use super::records::Reader;
 use super::still::Activity;
 use super::world::Content;
@@ -390,7 +390,7 @@ impl Account {
         self.failed.retain(|known| known.source != failed.source || known.replaced && known.kubelet != failed.kubelet);
         self.failed.push(failed);
         // The machine remembers so many; and each start of a forgotten one may fail again.
-        let excess = self.failed.len().saturating_sub(limits::BAD_VERSIONS - 8);
+        let excess = self.failed.len().saturating_sub(promised::BAD_VERSIONS - 8);
         self.failed.drain(..excess);
     }
 

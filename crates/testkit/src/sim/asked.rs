@@ -6,12 +6,13 @@ use std::time::Duration;
 use kubelet_config::preflight::{PreflightResult, PreflightStatus};
 use kubelet_config::source::Source;
 use kubelet_config::status::{NodeConfigStatus, PreflightAnswer};
-use kubelet_supervisor::machine::{Input, limits};
+use kubelet_supervisor::machine::Input;
 
 use super::Rng;
 use super::kubelet::Process;
 use super::laws::Law;
 use super::policy::Policy;
+use super::promised;
 use super::world::{Behaviour, Coming, NAMESPACE, Outside, ms};
 
 /// A node with nothing else to do answers within this time: each thing that fails is tried five times, a minute in all.
@@ -168,7 +169,7 @@ impl Outside {
             || self.account.leaving
             || self.workers.absent
             || self.silence.waits_for(self.now).is_some()
-            || self.now <= self.changed_last.max(self.account.began) + limits::PREFLIGHT_DEADLINE;
+            || self.now <= self.changed_last.max(self.account.began) + promised::VERDICT;
         if is_held {
             self.asked.free_since = self.now;
         }

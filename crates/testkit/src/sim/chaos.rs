@@ -5,7 +5,7 @@ use std::time::Duration;
 use kubelet_config::assignment::Assignment;
 use kubelet_config::schema::UnknownFields;
 use kubelet_supervisor::machine::command::{Command, Target};
-use kubelet_supervisor::machine::{Input, Settings, limits};
+use kubelet_supervisor::machine::{Input, Settings};
 
 use super::Rng;
 use super::account::SLACK;
@@ -17,6 +17,7 @@ use super::laws::{Heed, Law};
 use super::moments::COURTESY;
 use super::needs::Need;
 use super::policy::Policy;
+use super::promised;
 use super::records::{checkpoint, content_dir};
 use super::silence::OneSide;
 use super::world::{Behaviour, Coming, Outside, ms};
@@ -306,7 +307,7 @@ impl Chaos {
         // A restart may have begun just now, and wait for a judge.
         let judged = self.node.outside.borrow().account.withheld.is_some();
         if self.node.running().is_none() {
-            self.pass(if judged { limits::LAUNCH_PREFLIGHT_DEADLINE + SLACK } else { SLACK });
+            self.pass(if judged { promised::START_JUDGES + SLACK } else { SLACK });
         }
         let runs = self.node.running().is_some();
         let dies = self.node.outside.borrow().is_dying();

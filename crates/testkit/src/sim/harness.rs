@@ -12,12 +12,13 @@ use kubelet_supervisor::machine::command::Command;
 use kubelet_supervisor::machine::model::Beginning;
 use kubelet_supervisor::machine::records::Version;
 use kubelet_supervisor::machine::status::node_status;
-use kubelet_supervisor::machine::{Input, Settings, State, limits};
+use kubelet_supervisor::machine::{Input, Settings, State};
 
 use super::Rng;
 use super::account::SLACK;
 use super::laws::{self, Heed, Law};
 use super::ports::World;
+use super::promised;
 use super::still::Activity;
 use super::workers::Doom;
 use super::world::{Behaviour, Content, Due, Outside, ROOT};
@@ -177,7 +178,7 @@ impl Node {
     pub fn stop_supervisor(&mut self) -> bool {
         self.outside.borrow_mut().account.end_life_cleanly();
         self.input(Input::Shutdown);
-        if !self.ended && !self.advance(limits::STOP_GRACE + SLACK) {
+        if !self.ended && !self.advance(promised::STOP_GRACE + SLACK) {
             return false;
         }
         {

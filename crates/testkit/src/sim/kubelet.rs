@@ -7,9 +7,10 @@ use std::time::Duration;
 use kubelet_config::pods::{NodeSummary, PodInventory, PodSummary};
 use kubelet_supervisor::machine::evidence::{Environment, LeaseObservation, Signal};
 use kubelet_supervisor::machine::model::{Exit, RunId};
-use kubelet_supervisor::machine::{Answer, Input, Ticket, limits};
+use kubelet_supervisor::machine::{Answer, Input, Ticket};
 
 use super::account::{Evidence, UNSEEN};
+use super::promised;
 use super::world::{Behaviour, Coming, Content, Outside, ms};
 
 /// A kubelet renews its Lease as often as this.
@@ -250,7 +251,7 @@ impl Outside {
             _ => self.schedule(start, Coming::Ready(pid)),
         }
         let (earned, broken) = self.account.carried(content);
-        let edited = self.local_edited.is_some_and(|at| self.now <= at + limits::LOAD_DEADLINE + limits::STOP_GRACE);
+        let edited = self.local_edited.is_some_and(|at| self.now <= at + promised::START_LOADS + promised::STOP_GRACE);
         let unread = path.is_none() && (edited || self.store_lags());
         self.process = Some(Process {
             unread,
@@ -352,7 +353,7 @@ impl Outside {
         let Some(process) = &mut self.process else { return };
         process.stopping.get_or_insert(now);
         let (pid, behaviour, deaf) = (process.pid, process.content.behaviour, process.hangs == Some(true));
-        self.schedule(limits::STOP_GRACE, Coming::Exit(pid, Exit::Signal(9)));
+        self.schedule(promised::STOP_GRACE, Coming::Exit(pid, Exit::Signal(9)));
         match behaviour {
             Behaviour::Stubborn => {}
             _ if deaf => {}
@@ -369,7 +370,7 @@ impl Outside {
         process.dumped = true;
         let (pid, deaf) = (process.pid, process.hangs == Some(true));
         let is_stubborn = process.content.behaviour == Behaviour::Stubborn;
-        self.schedule(limits::STOP_GRACE, Coming::Exit(pid, Exit::Signal(9)));
+        self.schedule(promised::STOP_GRACE, Coming::Exit(pid, Exit::Signal(9)));
         if !deaf && !is_stubborn {
             self.schedule(ms(300), Coming::Exit(pid, Exit::Code(2)));
         }

@@ -17,6 +17,7 @@ pub mod moments;
 pub mod needs;
 pub mod policy;
 pub mod ports;
+mod promised;
 pub mod records;
 pub mod silence;
 pub mod standby;

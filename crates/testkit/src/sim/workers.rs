@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
+use kubelet_supervisor::machine::Input;
 use kubelet_supervisor::machine::model::{Rendered, RunId, StartedKubelet};
-use kubelet_supervisor::machine::{Input, limits};
 
 use super::account::UNSEEN;
 use super::kubelet::Process;
 use super::laws::Law;
+use super::promised;
 use super::world::{Coming, Content, Outside, ms};
 use std::path::Path;
 
 /// What a worker that dies may not have written down, and what the next one needs to see the first signs.
-const UNWRITTEN: Duration = limits::PROGRESS_INTERVAL.saturating_add(limits::SUSPENSION_GRACE);
+const UNWRITTEN: Duration = promised::PROGRESS.saturating_add(promised::GRACE);
 
 /// How a worker ends, in so many inputs.
 #[derive(Clone, Copy, Debug)]

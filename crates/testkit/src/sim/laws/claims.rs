@@ -6,11 +6,12 @@ use kubelet_config::assignment::Assignment;
 use kubelet_config::status::NodeConfigStatus;
 use kubelet_supervisor::machine::evidence::Signal;
 use kubelet_supervisor::machine::records::Version;
-use kubelet_supervisor::machine::{Kubelet, State, limits};
+use kubelet_supervisor::machine::{Kubelet, State};
 
 use crate::sim::account::{Evidence, Proven};
 use crate::sim::behaviour::Behaviour;
 use crate::sim::laws::Law;
+use crate::sim::promised;
 use crate::sim::world::{Content, Outside};
 
 /// Parts of the texts that native promises to be in the log (website, reconfigure-kubelet.md).
@@ -107,7 +108,7 @@ impl Outside {
         let judged =
             content.behaviour.betrayed_by().is_some_and(|signal| self.account.was_good_before(content, signal));
         let since = self.process.as_ref().and_then(|process| process.lost_since);
-        judged && since.is_some_and(|since| self.now - since > limits::WATCHDOG_INTERVAL)
+        judged && since.is_some_and(|since| self.now - since > promised::WATCHDOG)
     }
 
     /// What was proven stays so.
@@ -223,7 +224,7 @@ impl Outside {
             return judged(Signal::Healthz).then_some((since, state.settings.start_timeout));
         }
         if let Some(since) = process.sick_since.filter(|_| judged(Signal::Healthz)) {
-            return Some((since, limits::HEALTHZ_PATIENCE));
+            return Some((since, promised::HEALTHZ));
         }
         let signal = process.content.behaviour.betrayed_by()?;
         let patience = signal.patience(state.settings.isolation);

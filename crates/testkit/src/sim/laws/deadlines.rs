@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use kubelet_supervisor::machine::limits;
 use kubelet_supervisor::machine::model::KubeletId;
 use kubelet_supervisor::machine::records::{BadVersion, Phase, Records};
 use kubelet_supervisor::machine::{Kubelet, State};
 
 use crate::sim::account::{Awaits, Failed, Pinned, SLACK};
 use crate::sim::laws::Law;
+use crate::sim::promised;
 use crate::sim::records::checkpoint;
 use crate::sim::world::{Behaviour, Outside};
 
@@ -92,9 +92,9 @@ impl Outside {
             let stalled = self.silence.waited_within(SLACK, now);
             let law = if stalled { Law::RunsInStall } else { Law::Runs };
             let down = now.saturating_sub(self.down_since);
-            let most = if stalled { DOWN_AT_MOST + limits::STORE_DEADLINE + SLACK } else { DOWN_AT_MOST };
+            let most = if stalled { DOWN_AT_MOST + promised::STORE + SLACK } else { DOWN_AT_MOST };
             // A start may wait for a judge as long as a change does.
-            let judged = self.account.withheld.is_some_and(|(_, at)| now <= at + limits::PREFLIGHT_DEADLINE + SLACK)
+            let judged = self.account.withheld.is_some_and(|(_, at)| now <= at + promised::VERDICT + SLACK)
                 || self.account.judged_again.is_some_and(|at| now <= at + SLACK);
             return self.account.check(law, leaving || judged, down <= most, || format!("no kubelet for {down:?}"));
         };
@@ -117,7 +117,7 @@ impl Outside {
             || self.disk_is_ailing();
         // What it goes back to may wait for the judge, where the binary is another one.
         let judges = self.silence.judge || self.account.withheld.is_some();
-        let judge = if judges { limits::LAUNCH_PREFLIGHT_DEADLINE } else { Duration::ZERO };
+        let judge = if judges { promised::START_JUDGES } else { Duration::ZERO };
         // What a worker had not written down is seen once more.
         let fine = now.saturating_sub(since) <= patience + judge + SLACK + self.workers.unwatched;
         self.account.check(Law::SickEnds, excused, fine, || format!("{content:?} fails since {since:?}"));
@@ -163,7 +163,7 @@ impl Outside {
         let Failed { source, since, .. } = failed;
         self.account.failed[at].durable = durable;
         let last = self.account.failed_last.1;
-        let fine = durable || now <= since.max(last) + limits::RETRY.most + SLACK;
+        let fine = durable || now <= since.max(last) + promised::WRITTEN_AGAIN + SLACK;
         self.account.check(Law::BadIsDurable, hindered || durable && now < since, fine, || {
             format!("{source} failed, and the disk does not know it")
         });
@@ -192,7 +192,7 @@ impl Outside {
         self.account.unsaved_since.get_or_insert(self.now);
         let (_, failed_at) = self.account.failed_last;
         let from = failed_at.max(self.account.unsaved_since.unwrap_or(self.now));
-        let fine = self.now.saturating_sub(from) <= limits::RETRY.most + SLACK;
+        let fine = self.now.saturating_sub(from) <= promised::WRITTEN_AGAIN + SLACK;
         let excused = self.store_lags();
         self.account.check(Law::TriesAgain, excused, fine, || format!("not written since {failed_at:?}"));
     }
@@ -270,7 +270,7 @@ impl Outside {
         let Some(desired) = self.desired_source() else { return };
         let Some(cleared) = self.account.cleared.clone().filter(|cleared| cleared.source == desired) else { return };
         let (source, content) = (cleared.source, self.content_of_version(&desired));
-        let patience = limits::RETRY_LATER.after(cleared.times);
+        let patience = promised::retried_after(cleared.times);
         // The cluster may have heard of it later.
         let well_since = process.well_since.max(process.node_ready).max(process.leased);
         let well_for =

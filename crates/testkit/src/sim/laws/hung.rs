@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use kubelet_config::duration;
 use kubelet_supervisor::machine::evidence::Signal;
-use kubelet_supervisor::machine::limits;
 
 use crate::sim::kubelet::{PING, Process};
 use crate::sim::laws::Law;
 use crate::sim::laws::start::UNREADABLE;
+use crate::sim::promised;
 use crate::sim::records::content_dir;
 use crate::sim::world::{Behaviour, Content, Outside};
 
@@ -41,7 +40,7 @@ impl Outside {
     /// So long it may do so by now.
     fn hung_patience(&self) -> Duration {
         let first = self.account.hung_after;
-        duration::backoff(first, limits::HUNG_BACKOFF_MAX.max(first), self.account.dumps)
+        promised::hung_after(first, self.account.dumps)
     }
 
     /// A kubelet is to dump its stacks: it is dead for long enough, and nothing around it is.
@@ -53,11 +52,11 @@ impl Outside {
             self.woke().filter(|woke| unresponsive_since.is_some_and(|since| (*woke..*woke + PING).contains(&since)));
         let dead = woke.or(unresponsive_since).is_some_and(|since| self.now.saturating_sub(since) >= patience);
         // As it was told before the store was asked: what it writes of that may fill the disk.
-        let lately = |at: Duration| self.now.saturating_sub(at) <= limits::LOAD_DEADLINE;
+        let lately = |at: Duration| self.now.saturating_sub(at) <= promised::START_LOADS;
         let told = self.observations.environment.is_some_and(|(trouble, at)| !trouble && lately(at));
-        let well = told && self.observations.is_good(Signal::Runtime, self.now, limits::LOAD_DEADLINE);
+        let well = told && self.observations.is_good(Signal::Runtime, self.now, promised::START_LOADS);
         // A stall that began since the store was asked is not known.
-        let stalled = self.silence.is_stalled_for(limits::LOAD_DEADLINE, self.now);
+        let stalled = self.silence.is_stalled_for(promised::START_LOADS, self.now);
         let dumps = self.account.dumps;
         self.account.check(Law::Hung, false, dead && well && !stalled, || {
             format!(
@@ -98,7 +97,7 @@ impl Outside {
     /// A kubelet that hangs is restarted in time.
     pub(super) fn check_hung(&mut self) {
         let now = self.now;
-        let forgotten = |since: Duration| now.saturating_sub(since) >= limits::HUNG_BACKOFF_RESET;
+        let forgotten = |since: Duration| now.saturating_sub(since) >= promised::HUNG_MOST;
         if self.process.as_ref().and_then(|it| it.well_since).is_some_and(forgotten) {
             self.account.dumps = 0;
         }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use kubelet_supervisor::adapters::store::FsStore;
 use kubelet_supervisor::machine::evidence::{Baseline, Signal};
-use kubelet_supervisor::machine::limits;
 
 use crate::sim::account::SLACK;
 use crate::sim::kubelet::Process;
 use crate::sim::laws::Law;
+use crate::sim::promised;
 use crate::sim::records::{content_dir, digest_of};
 use crate::sim::world::{Behaviour, Content, Outside, ROOT};
 
@@ -170,11 +170,10 @@ impl Outside {
         let before = account.boots.take().filter(|(of, _)| *of == content).map_or(0, |(_, tries)| tries);
         let tries = if account.fresh { before + 1 } else { 1.max(before) };
         account.boots = Some((content, tries));
-        account.check(Law::BootsCount, false, tries <= limits::TRIAL_BOOTS, || {
-            format!("{content:?} was tried {tries} times")
-        });
+        account
+            .check(Law::BootsCount, false, tries <= promised::BOOTS, || format!("{content:?} was tried {tries} times"));
         let deaths = account.deaths.map_or(0, |(_, deaths)| deaths);
-        account.check(Law::ExitsCount, false, deaths < limits::TRIAL_EXITS, || {
+        account.check(Law::ExitsCount, false, deaths < promised::EXITS, || {
             format!("{content:?} is started after {deaths} exits on trial")
         });
     }
@@ -243,6 +242,6 @@ impl Outside {
     /// From then on a trial is judged: trouble excuses it, and some time after it.
     pub(super) fn trial_counts_from(&self) -> Duration {
         let until = self.trouble.until.map_or(Duration::ZERO, |until| until + crate::sim::kubelet::AFTERMATH);
-        until + limits::SUSPENSION_GRACE + SLACK
+        until + promised::GRACE + SLACK
     }
 }

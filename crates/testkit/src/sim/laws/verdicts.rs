@@ -6,11 +6,11 @@ use kubelet_config::duration::GoDuration;
 use kubelet_config::source::Source;
 use kubelet_supervisor::machine::evidence::Signal;
 use kubelet_supervisor::machine::history::HistoryEntry;
-use kubelet_supervisor::machine::limits;
 
 use crate::sim::account::{Awaits, Cleared, Failed, SLACK};
 use crate::sim::kubelet::Process;
 use crate::sim::laws::Law;
+use crate::sim::promised;
 use crate::sim::records::digest_of;
 use crate::sim::world::{Content, Outside};
 
@@ -186,16 +186,16 @@ impl Outside {
         let Some(process) = lives else { return };
         let came = process.ready_at.unwrap_or(process.started);
         let itself = |since: Option<Duration>| {
-            since.is_some_and(|since| process.ready_at.is_none() || since <= came + limits::ATTRIBUTION)
+            since.is_some_and(|since| process.ready_at.is_none() || since <= came + promised::ATTRIBUTION)
         };
         let excused =
             self.disk_is_ailing() || self.store_lags() || itself(self.trouble.since) || itself(process.lost_since);
         let trouble = self.observations.has_trouble(now);
         self.account.check(Law::NotBlamed, excused, !trouble, || format!("{source} is bad for the node's trouble"));
         if let Some(lost) = self.trouble.alone_since.filter(|_| self.process.is_some()) {
-            let later = lost >= came + limits::ATTRIBUTION && process.in_contact && process.well_since.is_some();
+            let later = lost >= came + promised::ATTRIBUTION && process.in_contact && process.well_since.is_some();
             // It may not have been asked since.
-            let excused = excused || self.observations.is_good(Signal::ApiServer, now, 2 * limits::QUERY_INTERVAL);
+            let excused = excused || self.observations.is_good(Signal::ApiServer, now, 2 * promised::QUERIES);
             self.account
                 .check(Law::NotBlamed, excused, !later, || format!("{source} is bad for the API server's trouble"));
         }
