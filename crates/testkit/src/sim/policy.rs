@@ -146,6 +146,7 @@ impl Outside {
         let excused = !quiet
             || unread
             || lately(started.max(self.account.began))
+            || self.woke().is_some_and(lately)
             || self.account.failed_last.1.max(self.account.read_failed_last.1.unwrap_or_default()) + READ_AGAIN
                 >= self.now
             || self.silence.waited_within(TOLD, self.now);
