@@ -153,6 +153,8 @@ impl Outside {
         let said = match self.policies.now {
             Policy::Torn => "unreadable",
             Policy::Gone => "absent",
+            // The local configuration is in no namespace, whatever path the same content has.
+            policy if policy.forbids() && self.status.active.is_none() => "in-force",
             policy if policy.refuses(content, self.own()) => "violated",
             _ => "in-force",
         };
