@@ -17,6 +17,7 @@ use super::fsx::FileId;
 use super::kubelet_process::{self, StandbyKubelet};
 use super::metrics::Metrics;
 use super::process::{self, Confinement, ProgramOutput};
+use crate::kubelet_log;
 use crate::machine::model::{KubeletId, PreflightResult, Rendered, Verdict};
 use crate::machine::{Answer, Input};
 use crate::os::ownership;
@@ -332,13 +333,25 @@ impl PreflightCommand {
         let dir = self.dir.display().to_string();
         let args = self.args.with(overrides).for_preflight(config, config_dir, &dir);
         match run_judge(&self.program, &args).await {
-            Ok(run) => classify(&run),
+            Ok(run) => {
+                tell_vendor(&run);
+                classify(&run)
+            }
             // What cannot be run to judge cannot be run to replace the kubelet that runs: an upgrade is copying it, say.
             Err(error) => {
                 let why = format!("the kubelet cannot be run: {}: {error}", self.program.display());
                 Ok(Verdict::NotItsFault(why))
             }
         }
+    }
+}
+
+/// Says once that something stands before klog's header in this kubelet's log. It is read over.
+fn tell_vendor(run: &ProgramOutput) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let words = kubelet_log::vendor(String::from_utf8_lossy(&run.output).lines());
+    if let Some(words) = words.filter(|_| !TOLD.swap(true, SeqCst)) {
+        tracing::info!("this kubelet's log has {words:?} before klog's header, which is read over");
     }
 }
 

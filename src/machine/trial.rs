@@ -223,7 +223,8 @@ impl State {
         self.trial.log_tail = kubelet_log::shown(lines);
         let Some(pending) = &mut self.trial.pending else { return };
         if matches!(pending.failure, Failure::ExitBeforeReady | Failure::Exits) {
-            if let Some(reason) = kubelet_log::fatal(lines) {
+            // What one that was killed wrote last is no reason: another program's words, or an error of before.
+            if let Some(reason) = kubelet_log::fatal(lines).filter(|_| !self.process.killed) {
                 pending.detail = format!("{}: {reason}", pending.detail);
             }
         } else if let Some(error) = kubelet_log::last_error(lines) {
