@@ -156,11 +156,14 @@ impl KubeletVersion {
         self.said.lock().clone().map(|(_, version)| version)
     }
 
-    /// The same as a minor version, if it was this binary that said so.
+    /// The same, if it was this binary that said so.
+    pub(crate) fn of(&self, id: &KubeletId) -> Option<String> {
+        self.said.lock().clone().filter(|(of, _)| of == id).map(|(_, version)| version)
+    }
+
+    /// The same as a minor version.
     pub(crate) fn minor_of(&self, id: &KubeletId) -> Option<u64> {
-        let said = self.said.lock();
-        let (_, version) = said.as_ref().filter(|(of, _)| of == id)?;
-        schema::minor(version).ok()
+        schema::minor(&self.of(id)?).ok()
     }
 }
 

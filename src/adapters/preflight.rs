@@ -17,6 +17,7 @@ use super::fsx::FileId;
 use super::kubelet_process::{self, StandbyKubelet};
 use super::metrics::Metrics;
 use super::process::{self, Confinement, ProgramOutput};
+use crate::kubelet_log;
 use crate::machine::model::{KubeletId, PreflightResult, Rendered, Verdict};
 use crate::machine::{Answer, Input};
 use crate::os::ownership;
@@ -146,12 +147,7 @@ impl ports::Preflight for KubeletPreflight {
         let (judge, known, inputs) = (self.judge.clone(), self.version.clone(), self.inputs.clone());
         let stands_by = self.standby.is_some();
         tokio::spawn(async move {
-            let id = KubeletId(FileId::named(&judge.command.program).unwrap_or_default());
-            let found = version(&judge.command.program, &judge.command.args).await;
-            known.set(&id, found.clone());
-            if let (Some(version), Some(file)) = (&found, known.file()) {
-                judge.command.keep_version(file.to_owned(), KubeletVersion::text(&id, version)).await;
-            }
+            let found = judge.command.know_version(&known).await;
             let _ = inputs.send(found.map_or(Input::Tick, Input::KubeletVersion));
             // Asked again when it matters. Either run makes the throw-away certificates, which takes a kubelet 0.4 s, before the
             // first change does.
@@ -249,6 +245,30 @@ impl PreflightCommand {
         matches!(found, Err(_) | Ok(Verdict::Load(_) | Verdict::Validate(_)))
     }
 
+    /// What this binary says to `--version`: asked, which takes some 0.1 s, unless it is known, and kept for the next supervisor.
+    pub(crate) async fn know_version(&self, known: &KubeletVersion) -> Option<String> {
+        let id = KubeletId(FileId::named(&self.program).unwrap_or_default());
+        if let Some(version) = known.of(&id) {
+            return Some(version);
+        }
+        let found = self.version().await;
+        known.set(&id, found.clone());
+        if let (Some(version), Some(file)) = (&found, known.file()) {
+            self.keep_version(file.to_owned(), KubeletVersion::text(&id, version)).await;
+        }
+        found
+    }
+
+    /// What `--version` of this kubelet says, without "Kubernetes ".
+    async fn version(&self) -> Option<String> {
+        let mut words: Vec<String> =
+            self.args.as_slice().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
+        words.push("--version".to_owned());
+        let run = run_judge(&self.program, &words).await.ok()?;
+        let text = String::from_utf8_lossy(&run.output).into_owned();
+        text.trim().strip_prefix("Kubernetes ").map(str::to_owned)
+    }
+
     /// For the next supervisor. Where it cannot be kept that one has to do without, until it has asked.
     async fn keep_version(&self, file: PathBuf, text: String) {
         let dir = self.dir.clone();
@@ -332,13 +352,25 @@ impl PreflightCommand {
         let dir = self.dir.display().to_string();
         let args = self.args.with(overrides).for_preflight(config, config_dir, &dir);
         match run_judge(&self.program, &args).await {
-            Ok(run) => classify(&run),
+            Ok(run) => {
+                tell_vendor(&run);
+                classify(&run)
+            }
             // What cannot be run to judge cannot be run to replace the kubelet that runs: an upgrade is copying it, say.
             Err(error) => {
                 let why = format!("the kubelet cannot be run: {}: {error}", self.program.display());
                 Ok(Verdict::NotItsFault(why))
             }
         }
+    }
+}
+
+/// Says once that something stands before klog's header in this kubelet's log. It is read over.
+fn tell_vendor(run: &ProgramOutput) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let words = kubelet_log::vendor(String::from_utf8_lossy(&run.output).lines());
+    if let Some(words) = words.filter(|_| !TOLD.swap(true, SeqCst)) {
+        tracing::info!("this kubelet's log has {words:?} before klog's header, which is read over");
     }
 }
 
@@ -372,15 +404,6 @@ async fn confined_if_possible<T, R: Future<Output = io::Result<T>>>(run: impl Fn
 fn is_refusal(error: &io::Error) -> bool {
     let refusals = [Errno::EPERM, Errno::EACCES, Errno::EINVAL, Errno::ENOSPC, Errno::ENOSYS];
     error.raw_os_error().is_some_and(|number| refusals.contains(&Errno::from_raw(number)))
-}
-
-/// What `--version` of this kubelet says, without "Kubernetes ".
-pub(crate) async fn version(program: &Path, args: &KubeletArgs) -> Option<String> {
-    let mut words: Vec<String> = args.as_slice().iter().take_while(|word| !word.starts_with('-')).cloned().collect();
-    words.push("--version".to_owned());
-    let run = run_judge(program, &words).await.ok()?;
-    let text = String::from_utf8_lossy(&run.output).into_owned();
-    text.trim().strip_prefix("Kubernetes ").map(str::to_owned)
 }
 
 #[cfg(test)]

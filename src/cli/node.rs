@@ -9,7 +9,7 @@ use super::control::StoreDir;
 use super::run;
 use crate::adapters::local_files::LocalFiles;
 use crate::adapters::policy::PolicyFile;
-use crate::adapters::preflight;
+use crate::adapters::preflight::PreflightCommand;
 use crate::daemon::settings;
 use crate::ports::{KubeletVersion, Local as _};
 use kubelet_config::flags::KubeletArgs;
@@ -82,7 +82,8 @@ impl NodeOptions {
 
 /// Asks the kubelet for its version: what it goes by depends on that.
 pub(super) fn ask_version(local: &LocalFiles) -> Result<(), Failure> {
-    local.version.set(&local.kubelet_id(), block_on(preflight::version(&local.program, &local.args))?);
+    let (program, args) = (local.program.clone(), local.args.clone());
+    block_on(PreflightCommand { program, args, dir: PathBuf::new() }.know_version(&local.version))?;
     if local.kubelet_minor().is_none() {
         eprintln!("note: the kubelet's version is not known: it does not answer to --version");
     }

@@ -22,7 +22,7 @@ use crate::adapters::local_files::source::LocalSource;
 use crate::adapters::lock::{self, NotLocked, SharedLock};
 use crate::adapters::metrics::Metrics;
 use crate::adapters::policy::PolicyFile;
-use crate::adapters::preflight::{self, KubeletPreflight, PreflightCommand};
+use crate::adapters::preflight::{KubeletPreflight, PreflightCommand};
 use crate::adapters::probe::HealthzProbe;
 use crate::adapters::store::{FsStore, StoredConfig};
 use crate::adapters::store_thread::StoreThread;
@@ -203,7 +203,7 @@ fn assemble(
     let standby = StandbyKubelet::new(link.clone(), settings.program.clone(), settings.args.clone());
     let standby = settings.standby.then_some(standby);
     let ports = RealPorts {
-        store: store(&settings, version.clone(), inputs.clone(), metrics.clone())?,
+        store: store(&settings, preflight.clone(), version.clone(), inputs.clone(), metrics.clone())?,
         kubelet: KubeletProcess::start(link.clone(), settings.args.clone(), standby.clone(), inputs.clone(), status),
         preflight: KubeletPreflight::new(preflight, inputs.clone(), metrics.clone(), version.clone(), standby),
         probe: HealthzProbe::new(inputs.clone()),
@@ -241,6 +241,7 @@ fn local_files(settings: &Settings, version: KubeletVersion) -> LocalFiles {
 /// The store and the local files, on a thread of their own.
 fn store(
     settings: &Settings,
+    command: PreflightCommand,
     version: KubeletVersion,
     inputs: UnboundedSender<Input>,
     metrics: Metrics,
@@ -252,7 +253,7 @@ fn store(
     let (runtime, mut asked) = (Handle::current(), None);
     let serve = move |request: StoreRequest| {
         if matches!(request, StoreRequest::Load(..)) {
-            know_version(&local, &mut asked, &runtime);
+            know_version(&local, &command, &mut asked, &runtime);
         }
         let (operation, begun) = (request.operation(), Instant::now());
         let answers = worker.serve(request);
@@ -262,18 +263,15 @@ fn store(
     StoreThread::start(serve, inputs).context("cannot start the store's thread")
 }
 
-/// Asks this kubelet binary for its version before a load, unless the version is known; once, which takes some 0.1 s. The same
+/// Has this kubelet binary asked for its version before a load; where it does not answer, once. The same
 /// configuration means something else in another version, and two that were read for different versions cannot be compared.
-fn know_version(local: &LocalFiles, asked: &mut Option<KubeletId>, runtime: &Handle) {
+fn know_version(local: &LocalFiles, command: &PreflightCommand, asked: &mut Option<KubeletId>, runtime: &Handle) {
     let id = local.kubelet_id();
     if asked.as_ref() == Some(&id) || local.kubelet_minor().is_some() {
         return;
     }
     let _timers = runtime.enter();
-    let version = tokio::time::timeout(VERSION_LIMIT, preflight::version(&local.program, &local.args));
-    if let Ok(found @ Some(_)) = runtime.block_on(version) {
-        local.version.set(&id, found);
-    }
+    let _ = runtime.block_on(tokio::time::timeout(VERSION_LIMIT, command.know_version(&local.version)));
     *asked = Some(id);
 }
 

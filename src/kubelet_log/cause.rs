@@ -14,6 +14,8 @@ pub(crate) enum Strength {
     Caught,
     /// Somebody ended it.
     Signal,
+    /// An error without a header, of the kubelet's command line or of a program that it ran.
+    Bare,
     /// An error after which a kubelet leaves.
     Farewell,
     /// The program cannot go on.
@@ -99,7 +101,8 @@ fn strength(record: &Record, before: Option<&Record>, rest: &[Record]) -> Option
     let begins = |texts: &[&str]| texts.iter().any(|text| message.starts_with(text));
     match record.kind {
         Kind::End(End::Panic | End::Runtime) => Some(Strength::Crash),
-        Kind::End(End::Command) | Kind::Log(Severity::Fatal) => Some(Strength::Farewell),
+        Kind::End(End::Command) => Some(Strength::Bare),
+        Kind::Log(Severity::Fatal) => Some(Strength::Farewell),
         Kind::End(End::Signal) => Some(Strength::Signal),
         Kind::Log(Severity::Error | Severity::Unknown) if begins(&FAREWELLS) || message.ends_with(", exiting.") => {
             Some(Strength::Farewell)
@@ -144,6 +147,14 @@ mod tests {
     }
 
     const DUMP: &str = "goroutine 1 [running]:\nk8s.io/kubernetes/vendor/k8s.io/klog/v2.stacks(0xc000128001, 0xc0003a0000, 0x7b)\n\t/build/vendor/k8s.io/klog/v2/klog.go:1026 +0xb9\nmain.main()\n\t_output/local/go/src/k8s.io/kubernetes/cmd/kubelet/kubelet.go:41 +0xe5\n\ngoroutine 6 [chan receive]:\nk8s.io/kubernetes/vendor/k8s.io/klog/v2.(*loggingT).flushDaemon(0x6f1e0a0)\n\t/build/klog.go:1169 +0x8b\ncreated by k8s.io/kubernetes/vendor/k8s.io/klog/v2.init.0\n\t/build/klog.go:417 +0xdf\nrip    0x46f3e1\n";
+
+    #[test]
+    fn a_vendor_s_words() {
+        let of = |text: &str| super::super::vendor(text.lines());
+        assert_eq!(of(&format!("kubelet {E}x\n")).as_deref(), Some("kubelet"));
+        assert_eq!(of(&format!("Nov 26 22:20:24 n kubelet[1]: ??? {E}x\n")).as_deref(), Some("???"));
+        assert_eq!(of(&format!("{E}x\nplain words\n{DUMP}")), None);
+    }
 
     #[test]
     fn the_line_that_tells_why() {
@@ -207,6 +218,21 @@ mod tests {
         assert_eq!(told(DUMP), None);
     }
 
+    /// And then it raises SIGABRT, of which Go tells.
+    #[test]
+    fn what_the_c_library_says_before_it_aborts() {
+        for line in [
+            "free(): invalid pointer",
+            "malloc(): corrupted top size",
+            "double free or corruption (out)",
+            "*** stack smashing detected ***: terminated",
+            "kubelet: malloc.c:2379: sysmalloc: Assertion `old_top' failed.",
+        ] {
+            let log = format!("{E}\"Error syncing pod\" err=\"x\"\n{line}\nSIGABRT: abort\nPC=0x1 m=0 sigcode=0\n");
+            assert_eq!(told(&log).as_deref(), Some(line));
+        }
+    }
+
     /// Each is a neighbour of what kubelets were seen to print.
     #[test]
     fn neighbours() {
@@ -233,6 +259,24 @@ mod tests {
                 Some("runtime/cgo: out of memory in thread_start"),
             ),
             (format!("{E}\"Unable to register node\" err=\"x\"\nSIGQUIT: quit\n"), Some("SIGQUIT: quit")),
+            // What a hook of a container died of is no end of the kubelet.
+            (
+                format!("{F}why\n{E}\"hook\" err=\"nvidia: error while loading shared libraries: libx.so\"\n"),
+                Some("why"),
+            ),
+            (
+                format!("{E}\"hook\" err=\"hook: error while loading shared libraries: libx.so\"\n{F}why\n"),
+                Some("why"),
+            ),
+            // A credential plugin has the kubelet's standard error.
+            (
+                format!("Error: no token\n{E}\"command failed\" err=\"failed to run Kubelet: x\"\n"),
+                Some("failed to run Kubelet: x"),
+            ),
+            (
+                format!("error: no token\n{E}\"Failed to start ContainerManager\" err=\"y\"\n"),
+                Some("Failed to start ContainerManager: y"),
+            ),
             // klog.
             (format!("{F}first\ngoroutine 1 [running]:\n{F}second\ngoroutine 2 [running]:\n"), Some("first")),
             (format!("{E}\"command failed\" reason=\"why\"\n"), Some("command failed reason=\"why\"")),

@@ -5,8 +5,9 @@
 //!
 //! | strength | records | of several |
 //! |---|---|---|
-//! | crash | `panic: `, `fatal error: ` with the `runtime: ` lines before it, `runtime/cgo: `, the dynamic linker | the first |
-//! | farewell | severity F, `Error: `, `command failed` and other errors after which kubelets leave, v1.20's JSON before stacks | the first |
+//! | crash | `panic: `, `fatal error: ` with the `runtime: ` lines before it, `runtime/cgo: `, the C library, the dynamic linker | the first |
+//! | farewell | severity F, `command failed` and other errors after which kubelets leave, v1.20's JSON before stacks | the first |
+//! | bare | `Error: `, of the command line or of a credential plugin | the first |
 //! | signal | `SIGQUIT: quit`, `Killed` | the first |
 //! | caught | `Observed a panic`, `runtime error` in an error | the last |
 //! | complaint | any other error; a line of no logger that begins as one, or is the last | the last |
@@ -27,6 +28,6 @@ mod time;
 pub use cause::fatal;
 pub(crate) use cause::{Strength, ended, last_error};
 pub(crate) use line::{Severity, is_trace};
-pub(crate) use reader::records;
+pub(crate) use reader::{records, vendor};
 pub(crate) use record::{Kind, Record};
 pub(crate) use redact::{redact, shown};

@@ -20,12 +20,19 @@ const ENDS: [(&str, End); 9] = [
     ("error: ", End::Command),
 ];
 
-/// What the dynamic linker says, by a part of its line.
-const LOADER: [&str; 4] = [
+/// What the dynamic linker says, and the C library before it aborts, by a part of its line.
+const C_LIBRARY: [&str; 11] = [
     ": error while loading shared libraries: ",
     " not found (required by ",
     ": symbol lookup error: ",
     ": relocation error: ",
+    "free(): ",
+    "alloc(): ",
+    "double free or corruption",
+    "corrupted size vs. prev_size",
+    " detected ***: ",
+    ": Assertion `",
+    "Fatal glibc error: ",
 ];
 
 /// What a shell says of a program that a signal ended.
@@ -50,6 +57,15 @@ pub(crate) fn records<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<Recor
         }
     }
     reader.found
+}
+
+/// What stands before klog's header, if something does: a vendor's words.
+pub(crate) fn vendor<'a>(lines: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    lines.into_iter().find_map(|line| {
+        let line = line::bare(line)?;
+        let words = line::header(&line)?.vendor.trim();
+        (!words.is_empty()).then(|| words.to_owned())
+    })
 }
 
 #[derive(Default)]
@@ -192,8 +208,13 @@ impl Reader {
 fn end(line: &str) -> Option<End> {
     let by_start = ENDS.iter().find(|(start, _)| line.starts_with(start)).map(|(_, end)| *end);
     by_start
-        .or_else(|| LOADER.iter().any(|part| line.contains(part)).then_some(End::Runtime))
+        .or_else(|| is_of_c_library(line).then_some(End::Runtime))
         .or_else(|| is_signal(line).then_some(End::Signal))
+}
+
+/// A record of klog may quote what became of another program.
+fn is_of_c_library(line: &str) -> bool {
+    C_LIBRARY.iter().any(|part| line.contains(part)) && line::header(line).is_none() && !line.starts_with("{\"")
 }
 
 /// `SIGQUIT: quit`, `Segmentation fault (core dumped)`.

@@ -26,9 +26,9 @@ pub(crate) enum Kind {
 pub(crate) enum End {
     /// `panic: …`
     Panic,
-    /// Go's runtime, cgo, or the dynamic linker.
+    /// Go's runtime, cgo, the C library, or the dynamic linker.
     Runtime,
-    /// `Error: …`, of the library for command lines.
+    /// `Error: …`, of the library for command lines, or of a program that the kubelet ran.
     Command,
     /// `SIGQUIT: quit`, and what a shell says of a signal.
     Signal,

@@ -10,6 +10,9 @@ use super::standby::Standby;
 use super::{Counter, Level, Run, State, limits};
 use kubelet_config::policy::Signed;
 
+/// What the kernel, or an operator, ends a process with that is not asked.
+const SIGKILL: i32 = 9;
+
 /// The kubelet's process as the machine sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Kubelet {
@@ -44,6 +47,8 @@ pub(super) struct Process {
     starts: u32,
     /// Exits in a row that the supervisor did not ask for.
     crashes: u32,
+    /// The kernel ended the kubelet that ran last: it had no last words.
+    pub(super) killed: bool,
     /// Why the next start is due, where no decision asks for it: an exit that the supervisor did not ask for, or a hung kubelet.
     ended: Option<RestartCause>,
     /// The latest start failed.
@@ -299,6 +304,7 @@ impl State {
         self.log(Level::Warn, format!("the kubelet could not be started: {why}"));
         self.process.starts = self.process.starts.max(1);
         (self.process.kubelet, self.process.unstarted) = (Kubelet::Waiting { until: self.clock.now }, counts);
+        self.process.killed = false;
         if self.process.leaving {
             return self.leave();
         }
@@ -377,6 +383,7 @@ impl State {
                     self.process.crashes = 0;
                 }
                 self.process.ended = Some(RestartCause::Exit);
+                self.process.killed = exit == Exit::Signal(SIGKILL);
                 self.process.kubelet = Kubelet::Waiting { until: now };
                 if !run.is_ready() {
                     self.launch.forget_state_files();

@@ -146,7 +146,7 @@ impl State {
             Input::PreflightRequested { request, answer } => {
                 self.on_request.preflight_requested(request, answer.as_deref());
             }
-            Input::LogTail(lines) => self.trial.log_tail_read(&lines),
+            Input::LogTail(lines) => self.trial.log_tail_read(&lines, self.process.killed),
             Input::KubeletVersion(version) => self.kubelet_version = Some(version),
             Input::Operator(number, command) => self.commands.push_back((number, command)),
             Input::Appended(entry, result) => {

@@ -72,12 +72,13 @@ impl Trial {
         lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().to_vec()
     }
 
-    /// What the kubelet wrote last: kept for the verdict.
-    pub(super) fn log_tail_read(&mut self, lines: &[String]) {
+    /// What the kubelet wrote last: kept for the verdict. One that was killed wrote no reason: it is another program's words, or an
+    /// error of before.
+    pub(super) fn log_tail_read(&mut self, lines: &[String], was_killed: bool) {
         self.log_tail = kubelet_log::shown(lines);
         let Some(pending) = &mut self.pending else { return };
         if matches!(pending.failure, Failure::ExitBeforeReady | Failure::Exits) {
-            if let Some(reason) = kubelet_log::fatal(lines) {
+            if let Some(reason) = kubelet_log::fatal(lines).filter(|_| !was_killed) {
                 pending.detail = format!("{}: {reason}", pending.detail);
             }
         } else if let Some(error) = kubelet_log::last_error(lines) {

@@ -18,7 +18,7 @@ pub(crate) struct Command {
 }
 
 /// Other programs that start one, as far as they were seen before a kubelet: as another process, as somebody else, or elsewhere.
-const STARTERS: [&str; 18] = [
+const STARTERS: [&str; 31] = [
     "numactl",
     "systemd-inhibit",
     "systemd-run",
@@ -37,6 +37,19 @@ const STARTERS: [&str; 18] = [
     "kubelet-wrapper",
     "kubensenter",
     "prlimit",
+    "doas",
+    "gosu",
+    "su-exec",
+    "tini",
+    "dumb-init",
+    "catatonit",
+    "chroot",
+    "choom",
+    "runcon",
+    "cgexec",
+    "strace",
+    "catchsegv",
+    "time",
 ];
 
 const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "busybox"];

@@ -283,6 +283,8 @@ fn commands_that_are_not() {
         ("/usr/bin/sudo -u root /usr/bin/kubelet --v=$V", "then `ExecStart=/usr/bin/kubelet --v=$V`"),
         ("/usr/bin/nice timeout 5 kubelet", "by way of timeout"),
         ("/usr/bin/systemd-run --scope kubelet", "by way of systemd-run"),
+        ("/usr/bin/tini kubelet --v=2", "by way of tini"),
+        ("/usr/bin/doas kubelet", "by way of doas"),
         ("/usr/bin/kubensenter /usr/bin/kubelet", "by way of kubensenter"),
         ("/usr/bin/nice kubelet-supervisor status", "without `run"),
         ("/usr/bin/docker run kubelet", "container"),

@@ -217,6 +217,21 @@ fn last_known_good_that_fails_in_the_same_way_clears_the_version() {
     assert_eq!(node.disk().phase, Phase::Settled);
 }
 
+/// The OOM killer leaves no words: the last line may be of another program, or of an error that nothing came of.
+#[test]
+fn what_stands_in_the_log_is_no_reason_of_a_kill() {
+    for (signal, is_told) in [(9, false), (6, true)] {
+        let mut node = Node::new();
+        node.ready_after = None;
+        node.log_tail = vec!["Error: the token could not be had".to_owned()];
+        node.assign("a").kill(signal);
+        assert!(node.is_bad("a"));
+        let told = node.message("KubeletConfigRolledBack");
+        assert!(told.contains(&format!("signal {signal}")), "{told}");
+        assert_eq!(told.contains("the token could not be had"), is_told, "{told}");
+    }
+}
+
 #[test]
 fn what_was_earned_is_not_lost_to_another_name() {
     let mut node = proven("a");

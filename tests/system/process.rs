@@ -45,6 +45,25 @@ fn arguments_are_passed_and_the_configuration_replaced_only_when_a_source_is_act
     assert_eq!(rest(&args), rest(&given));
 }
 
+/// At its first start, and not by the next supervisor.
+#[test]
+fn a_binary_is_asked_for_its_version_once() {
+    let mut rig = Rig::long_trial();
+    let (asked, path, kubelet) = (rig.at("asked"), rig.at("script"), rig.program.clone());
+    let note = format!("case \"$*\" in --version) echo >>{};; esac", asked.display());
+    write_script(&path, &format!("{note}\nexec {} \"$@\"", kubelet.display()));
+    rig.program = path;
+    rig.up();
+    let is_asked_once = |rig: &Rig, name: &str, text: &str| {
+        rig.apply(name, &configuration(text)); // its preflight comes after the self-test
+        rig.wait_status("the version is known", |status| status["kubelet"]["version"] == "v1.20.2");
+        assert_eq!(std::fs::read_to_string(&asked).unwrap().lines().count(), 1, "with {name}");
+    };
+    is_asked_once(&rig, "a", "maxPods: 42");
+    rig.restart();
+    is_asked_once(&rig, "b", "maxPods: 43");
+}
+
 #[test]
 fn the_environment_is_kept_but_for_the_service_managers() {
     let mut rig = Rig::long_trial();

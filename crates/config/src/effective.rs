@@ -185,9 +185,8 @@ fn without_null_entries(mut file: Value) -> Value {
     for hazard in table::HAZARDS {
         let zero: Value = match hazard.of {
             Type::Map(Type::Bool) => false.into(),
-            Type::Map(Type::Text | Type::Quantity | Type::Share | Type::Threshold | Type::Duration | Type::Flag) => {
-                "".into()
-            }
+            Type::Map(Type::List(_)) => continue, // no list is an empty one
+            Type::Map(_) => "".into(),
             _ => continue,
         };
         if let Some(Value::Object(entries)) = file.get_mut(hazard.field) {

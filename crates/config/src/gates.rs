@@ -51,6 +51,12 @@ pub(crate) fn set_by_groups(gates: &Map<String, Value>, minor: Option<u64>) -> V
     known(minor).filter_map(set).collect()
 }
 
+/// True if a kubelet of this minor version has this gate on, with these gates set.
+pub(crate) fn is_on(gate: &str, gates: Option<&Value>, minor: Option<u64>) -> bool {
+    let given = gates.and_then(|gates| gates.get(gate)).and_then(Value::as_bool);
+    known(minor).find(|(name, _)| *name == gate).is_some_and(|(_, gate)| given.unwrap_or(gate.default))
+}
+
 /// What of these gates differs from what a kubelet of this minor version does by itself.
 pub(crate) fn not_default(gates: &Map<String, Value>, minor: Option<u64>) -> Map<String, Value> {
     let mut left = gates.clone();

@@ -6,12 +6,15 @@
 //! | `Flag` | `"1"` and `"true"` | strconv.ParseBool, pkg/kubelet/cm/cpumanager/policy_options.go |
 //! | `Duration` | `60s`, `1m`, and nanoseconds as a number | time.ParseDuration |
 //! | `Quantity` | `1Gi` and `1024Mi` | ParseQuantity, apimachinery/pkg/api/resource |
-//! | `Share` | a quantity, or `10%` and `10.0%` | parsePercentage, pkg/kubelet/eviction/helpers.go |
-//! | `Threshold` | the same; `0%` and `100%` are none | parseThresholdStatement, the same file |
+//! | `Share` | a quantity, or `10%` and `10.0%`; zero is none | parsePercentage, pkg/kubelet/eviction/helpers.go |
+//! | `Threshold` | the same; `0%` and `100%` are none, zero is refused | parseThresholdStatement, the same file |
 //! | `Cpus` | `0-2` and `0,1,2` | cpuset.Parse |
+//! | `TlsVersion` | as it is; `VersionTLS12` is none | TLSVersion, component-base/cli/flag/ciphersuites_flag.go |
+//! | `Cgroup` | `/a` and `a` | ParseCgroupfsToCgroupName, pkg/kubelet/cm/cgroup_manager_linux.go |
 //! | `Endpoint` | `/run/x.sock` and `unix:///run/x.sock` | GetAddressAndDialer, pkg/kubelet/util/util_unix.go |
 //! | `List` | in this order alone | |
 //! | `Set` | in any order, an item once or more | |
+//! | `Set` of structs with a map | the same; the maps of items that are alike else are one | validateReservedMemoryConfiguration, apis/config/validation |
 //! | `Map`, `Struct` | entry by entry; one that is empty or zero is none | `omitempty` |
 //! | `Optional` | a struct that is there but empty is not one that is absent | a pointer in Go that is asked for nil |
 
@@ -19,6 +22,7 @@ use serde_json::{Map, Number, Value};
 
 use crate::duration;
 use crate::hazard::{cpus, quantity};
+use crate::merge::merge;
 use crate::strconv::boolean;
 
 /// What a value is.
@@ -44,6 +48,10 @@ pub enum Type {
     Threshold,
     /// CPUs by their numbers.
     Cpus,
+    /// A version of TLS.
+    TlsVersion,
+    /// A cgroup by its path.
+    Cgroup,
     /// A socket of the container runtime.
     Endpoint,
     /// Items whose order counts.
@@ -223,16 +231,24 @@ impl Type {
                 let Some(percent) = text.strip_suffix('%') else { return amount(text) };
                 let percent: f32 = percent.trim_end_matches('%').parse().ok()?;
                 // "100%" is no threshold, and "100.0%" one that is always crossed.
-                let is_off = self == Self::Threshold && (percent == 0.0 || text == "100%");
+                let is_off = percent == 0.0 || self == Self::Threshold && text == "100%";
                 match zero {
                     Zero::IsKept if is_off => None,
                     _ => Some(if is_off { Value::Null } else { format!("{percent}%").into() }),
                 }
             }
             (Self::Cpus, Value::String(text)) => Some(cpus(text)?.into_iter().collect()),
+            (Self::TlsVersion, Value::String(text)) => {
+                (zero == Zero::IsNone && matches!(text.as_str(), "" | "VersionTLS12")).then_some(Value::Null)
+            }
+            (Self::Cgroup, Value::String(text)) if !text.is_empty() && !text.starts_with('/') => {
+                Some(format!("/{text}").into())
+            }
             (Self::Endpoint, Value::String(text)) => Some(endpoint(text).into()),
             (Self::List(item), Value::Array(items)) => Some(items.iter().map(|value| spelt(item, value)).collect()),
-            (Self::Set(item), Value::Array(items)) => Some(set(items.iter().map(|value| spelt(item, value)).collect())),
+            (Self::Set(item), Value::Array(items)) => {
+                Some(set(joined(*item, items.iter().map(|value| spelt(item, value)))))
+            }
             (Self::Map(_) | Self::Struct(_) | Self::Optional(_), Value::Object(fields)) => {
                 Some(self.entries(fields, zero))
             }
@@ -249,7 +265,7 @@ impl Type {
         let kept = fields.iter().filter_map(|(name, value)| {
             let of = self.entry(name);
             let value = of.canonical(value);
-            let is_none = value.is_null() || (is_struct || of == Flag) && of.is_zero(&value);
+            let is_none = value.is_null() || (is_struct || matches!(of, Flag | Share)) && of.is_zero(&value);
             (!is_none).then(|| (name.clone(), value))
         });
         Value::Object(kept.collect())
@@ -269,11 +285,39 @@ fn amount(text: &str) -> Option<Value> {
     Some(if nanos == 0 { 0.into() } else { format!("{nanos}n").into() })
 }
 
+/// Of a URL the path, whatever the host; what has no scheme is a path.
 fn endpoint(text: &str) -> String {
-    match text.strip_prefix("unix:").unwrap_or(text) {
-        path if path.starts_with('/') && !path.starts_with("//") => format!("unix://{path}"),
-        _ => text.to_owned(),
+    let url = text.split_once(':').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("unix"));
+    let path = match url.and_then(|(_, rest)| rest.strip_prefix("//")) {
+        Some(behind) => behind.find('/').and_then(|at| behind.get(at..)).unwrap_or_default(),
+        None => url.map_or(text, |(_, rest)| rest),
+    };
+    let is_plain = path.starts_with('/') && !path.starts_with("//") && !path.contains(['?', '#', '%']);
+    if is_plain { format!("unix://{path}") } else { text.to_owned() }
+}
+
+/// Structs that differ in their maps alone as one of them: a NUMA node may have an item for each of its resources. The kubelet
+/// refuses an entry that stands twice: such items stay apart.
+fn joined(of: Type, items: impl Iterator<Item = Value>) -> Vec<Value> {
+    let maps = of.members().unwrap_or_default().iter().filter(|(_, of)| matches!(of, Type::Map(_)));
+    let maps: Vec<&str> = maps.map(|(name, _)| *name).collect();
+    let is_alike = |one: &Value, other: &Value| {
+        let (Value::Object(one), Value::Object(other)) = (one, other) else { return false };
+        one.iter().chain(other).all(|(name, _)| match (one.get(name), other.get(name)) {
+            (Some(Value::Object(one)), Some(Value::Object(other))) if maps.contains(&name.as_str()) => {
+                !one.keys().any(|entry| other.contains_key(entry))
+            }
+            (one, other) => one == other,
+        })
+    };
+    let mut found: Vec<Value> = Vec::new();
+    for item in items {
+        match found.iter_mut().find(|known| !maps.is_empty() && is_alike(known, &item)) {
+            Some(known) => merge(known, &item),
+            None => found.push(item),
+        }
     }
+    found
 }
 
 fn set(mut items: Vec<Value>) -> Value {
@@ -308,9 +352,22 @@ mod tests {
             Share => (vec![json!("10%"), json!("10.0%")], vec![json!("11%"), json!("10")]),
             Threshold => (vec![json!("1Gi"), json!("1024Mi")], vec![json!("1%"), json!("0%")]),
             Type::Cpus => (vec![json!("0-2"), json!("0,1,2"), json!("2,0-1")], vec![json!("0-3"), json!("")]),
+            Type::TlsVersion => (vec![json!("VersionTLS12"), json!("")], vec![json!("VersionTLS13")]),
+            Type::Cgroup => (vec![json!("/a"), json!("a")], vec![json!("/b"), json!("a/b"), json!("")]),
             Type::Endpoint => (
-                vec![json!("/run/x.sock"), json!("unix:///run/x.sock"), json!("unix:/run/x.sock")],
-                vec![json!("unix:///run/y.sock"), json!("tcp://run/x.sock")],
+                vec![
+                    json!("/run/x.sock"),
+                    json!("unix:///run/x.sock"),
+                    json!("unix:/run/x.sock"),
+                    json!("UNIX:///run/x.sock"),
+                    json!("unix://localhost/run/x.sock"),
+                ],
+                vec![
+                    json!("unix:///run/y.sock"),
+                    json!("tcp://run/x.sock"),
+                    json!("unix://run/x.sock"),
+                    json!("//run/x.sock"),
+                ],
             ),
             List(item) | Set(item) => {
                 let (same, other) = examples(*item);

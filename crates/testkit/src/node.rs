@@ -353,9 +353,18 @@ impl Node {
 
     /// The kubelet ends by itself.
     pub fn exit(&mut self, code: i32) -> &mut Self {
+        self.end(Exit::Code(code))
+    }
+
+    /// Something ends the kubelet.
+    pub fn kill(&mut self, signal: i32) -> &mut Self {
+        self.end(Exit::Signal(signal))
+    }
+
+    fn end(&mut self, exit: Exit) -> &mut Self {
         assert!(self.process.is_some(), "no kubelet runs that could end: {:?}", self.starts);
         self.end_process();
-        self.step(Input::Exited(Exit::Code(code)))
+        self.step(Input::Exited(exit))
     }
 
     /// Gives the number of the answer.

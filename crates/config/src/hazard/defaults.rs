@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::effective::{fill, read};
 use super::table::{self, Unset};
-use crate::schema;
 use crate::types::Type;
+use crate::{gates, schema};
 
 /// Hard eviction from 1.30 on.
 const EVICTION_HARD_1_30: &str = r#"{"memory.available":"100Mi","nodefs.available":"10%","nodefs.inodesFree":"5%","imagefs.available":"15%","imagefs.inodesFree":"5%"}"#;
@@ -23,9 +23,16 @@ static BY_VERSION: &[(&str, &[(u64, &str)])] = &[
     ("kubeAPIBurst", &[(0, "10"), (27, "100")]),
     ("memoryThrottlingFactor", &[(22, "0.8"), (27, "0.9")]),
     ("failCgroupV1", &[(31, "false"), (35, "true")]),
-    ("crashLoopBackOff", &[(35, r#"{"maxContainerRestartPeriod":"5m"}"#)]), // gate KubeletCrashLoopBackOffMax
+    ("memorySwap", &[(22, r#"{"swapBehavior":"LimitedSwap"}"#), (30, r#"{"swapBehavior":"NoSwap"}"#)]), // kuberuntime
+    ("userNamespaces", &[(33, r#"{"idsPerPod":65536}"#)]),
     ("memoryReservationPolicy", &[(36, r#""None""#)]),
     ("evictionHard", &[(0, table::EVICTION_HARD), (30, EVICTION_HARD_1_30)]),
+];
+
+/// Defaults where a gate is on.
+static BY_GATE: [(&str, &str, &str); 2] = [
+    ("crashLoopBackOff", "KubeletCrashLoopBackOffMax", r#"{"maxContainerRestartPeriod":"5m"}"#),
+    ("imagePullCredentialsVerificationPolicy", "KubeletEnsureSecretPulledImages", r#""NeverVerifyPreloadedImages""#),
 ];
 
 /// The configuration with the defaults that depend on the version or on other fields, as a kubelet of this minor version
@@ -46,12 +53,17 @@ pub fn filled(config: &Value, minor: Option<u64>) -> Value {
     let parallel = fields.get("maxParallelImagePulls").and_then(Value::as_u64).is_some_and(|pulls| pulls > 1);
     let mut defaults = vec![("nodeStatusReportFrequency", report), ("serializeImagePulls", json!(!parallel))];
     if let Some(minor) = minor {
-        defaults.extend(BY_VERSION.iter().filter_map(|(field, _)| Some((*field, by_version(field, minor)?))));
+        let early = BY_VERSION.iter().map(|(field, _)| *field).filter(|field| !LATE.contains(field));
+        defaults.extend(early.filter_map(|field| Some((field, by_version(field, minor)?))));
         if minor < 23 {
             defaults.push(("resolvConf", json!("/etc/resolv.conf"))); // no pointer in Go yet: "" is not set
         }
     } else {
         defaults.push(("evictionHard", read(table::EVICTION_HARD)));
+    }
+    // Any number below zero is its default.
+    if fields.get("podPidsLimit").and_then(Value::as_i64).is_some_and(|limit| limit < 0) {
+        fields.insert("podPidsLimit".to_owned(), json!(-1));
     }
     let merges = fields.get("mergeDefaultEvictionSettings") == Some(&true.into());
     for (field, default) in defaults {
@@ -78,16 +90,29 @@ pub fn defaulted(config: &Value, minor: Option<u64>) -> Value {
     with_defaults(&config, early.map(|hazard| hazard.field), minor)
 }
 
-/// What is taken from other fields when the kubelet starts, after its flags: `cgroupRoot` with `cgroupsPerQOS` (run,
-/// cmd/kubelet/app/server.go), the endpoint of images (`PreInitRuntimeService`, pkg/kubelet/kubelet.go, v1.36).
-const LATE: [&str; 2] = ["cgroupRoot", "imageServiceEndpoint"];
+/// What is found when the kubelet starts, after its flags: `cgroupRoot` with `cgroupsPerQOS` (run, cmd/kubelet/app/server.go),
+/// the endpoint of images (`PreInitRuntimeService`, pkg/kubelet/kubelet.go, v1.36), swap
+/// (pkg/kubelet/kuberuntime/kuberuntime_container_linux.go, v1.22 to v1.36), user namespaces (config/v1beta1/types.go, v1.36).
+const LATE: [&str; 4] = ["cgroupRoot", "imageServiceEndpoint", "memorySwap", "userNamespaces"];
 
 /// The configuration with the defaults that a kubelet fills in when it starts.
 #[must_use]
 pub fn started(config: &Value, minor: Option<u64>) -> Value {
     let no_root = config.get("cgroupsPerQOS") == Some(&false.into());
     let late = LATE.into_iter().filter(|field| *field != "cgroupRoot" || !no_root);
-    with_defaults(config, late, minor)
+    let mut all = with_defaults(config, late, minor);
+    let (gates, Some(fields)) = (config.get("featureGates"), all.as_object_mut()) else { return all };
+    let by_version = LATE.into_iter().filter_map(|field| Some((field, by_version(field, minor?)?)));
+    // Where the gate is off it is written out that there is none: what is left out may be at any version's default.
+    let without = |default: &Value| if default.is_object() { json!({}) } else { json!("") };
+    let known = BY_GATE.iter().filter(|(_, gate, _)| gates::are_known(minor) && gates::is_known(gate, minor));
+    let by_gate = known.map(|(field, gate, text)| (*field, read(text), gates::is_on(gate, gates, minor)));
+    let by_gate = by_gate.map(|(field, default, is_on)| (field, if is_on { default } else { without(&default) }));
+    for (field, default) in by_version.chain(by_gate) {
+        let (of, given) = (table::find(field).map_or(Type::Text, |hazard| hazard.of), fields.remove(field));
+        fields.insert(field.to_owned(), fill(of, default, given.unwrap_or_default(), is_unset));
+    }
+    all
 }
 
 fn with_defaults(config: &Value, fields: impl Iterator<Item = &'static str>, minor: Option<u64>) -> Value {
@@ -131,14 +156,20 @@ fn is_unset(of: Type, given: &Value) -> bool {
 
 /// True for a field whose default is not the same in every version.
 pub(crate) fn depends_on_version(field: &str) -> bool {
-    BY_VERSION.iter().any(|(name, _)| *name == field)
+    of_any_version(field).next().is_some()
+}
+
+/// What a field is in some version where nobody sets it.
+fn of_any_version(field: &str) -> impl Iterator<Item = &'static str> {
+    let by_version = BY_VERSION.iter().filter(move |(name, _)| *name == field).flat_map(|(_, defaults)| *defaults);
+    let by_gate = BY_GATE.iter().filter(move |(name, ..)| *name == field).map(|(_, _, text)| *text);
+    by_version.map(|(_, text)| *text).chain(by_gate)
 }
 
 /// True if a kubelet of some version takes this for what a field is that is not set.
 pub(super) fn is_default_somewhere(field: &str, value: &Value) -> bool {
     let of = table::find(field).map_or(Type::Text, |hazard| hazard.of);
-    let defaults = BY_VERSION.iter().filter(|(name, _)| *name == field).flat_map(|(_, defaults)| *defaults);
-    defaults.into_iter().any(|(_, text)| of.is_same(&read(text), value))
+    of_any_version(field).any(|text| of.is_same(&read(text), value))
 }
 
 fn by_version(field: &str, minor: u64) -> Option<Value> {
@@ -194,6 +225,37 @@ mod tests {
             let unknown: Vec<&str> = fields.filter(|field| !schema::is_known(field, Some(minor))).collect();
             assert_eq!(unknown, [""; 0], "1.{minor}");
         }
+    }
+
+    /// What is found at the start follows the gates that flags set, too.
+    #[test]
+    fn defaults_by_gate_and_of_the_start() {
+        let of = |config: Value, minor, field: &str| started(&config, Some(minor))[field].clone();
+        let (five, ten) = (json!({"maxContainerRestartPeriod": "5m"}), json!({"maxContainerRestartPeriod": "10s"}));
+        let gate = |name: &str, on: bool| json!({"featureGates": {name: on}});
+        let back_off = "KubeletCrashLoopBackOffMax";
+        assert_eq!(of(json!({}), 35, "crashLoopBackOff"), five);
+        assert_eq!(of(json!({"crashLoopBackOff": {}}), 35, "crashLoopBackOff"), five, "empty is not set");
+        assert_eq!(of(json!({"crashLoopBackOff": ten}), 35, "crashLoopBackOff"), ten);
+        assert_eq!(of(json!({}), 34, "crashLoopBackOff"), json!({}), "alpha");
+        assert_eq!(of(gate(back_off, true), 32, "crashLoopBackOff"), five);
+        assert_eq!(of(gate(back_off, false), 36, "crashLoopBackOff"), json!({}));
+        let images = "imagePullCredentialsVerificationPolicy";
+        assert_eq!(of(json!({}), 34, images), json!(""), "nothing is verified");
+        assert_eq!(of(json!({images: ""}), 35, images), json!("NeverVerifyPreloadedImages"));
+        assert_eq!(of(gate("KubeletEnsureSecretPulledImages", false), 36, images), json!(""));
+        let swap = |minor| of(json!({"memorySwap": {"swapBehavior": ""}}), minor, "memorySwap")["swapBehavior"].clone();
+        assert_eq!((swap(22), swap(29)), (json!("LimitedSwap"), json!("LimitedSwap")));
+        assert_eq!((swap(30), swap(36)), (json!("NoSwap"), json!("NoSwap")));
+        assert_eq!(of(json!({}), 20, "memorySwap"), Value::Null);
+        for minor in schema::OLDEST_SUPERVISED..=schema::NEWEST {
+            let all = started(&gate(back_off, true), Some(minor));
+            let fields = all.as_object().map(|fields| fields.keys().map(String::as_str)).into_iter().flatten();
+            let unknown: Vec<&str> = fields.filter(|field| !schema::is_known(field, Some(minor))).collect();
+            assert_eq!(unknown, [""; 0], "1.{minor}");
+        }
+        assert_eq!(started(&json!({"podPidsLimit": -7}), Some(20))["podPidsLimit"], -7, "of a flag");
+        assert_eq!(filled(&json!({"podPidsLimit": -7}), Some(20))["podPidsLimit"], -1);
     }
 
     #[test]

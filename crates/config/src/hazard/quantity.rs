@@ -33,11 +33,15 @@ fn times(text: &str, scale: i32) -> Option<i128> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    // 18 and 9 digits are more than any capacity has, and leave room for what follows.
-    if whole.len() + fraction.len() == 0 || whole.len() > 18 || fraction.len() > 9 || fraction.contains('.') {
+    if whole.len() + fraction.len() == 0 || fraction.contains('.') {
         return None;
     }
-    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
+    let (whole, fraction) = (whole.trim_start_matches('0'), fraction.trim_end_matches('0'));
+    // 18 and 9 digits are more than any capacity has, and leave room for what follows.
+    if whole.len() > 18 || fraction.len() > 9 {
+        return None;
+    }
+    let digits: u128 = format!("0{whole}{fraction}").parse().ok()?;
     let (binary, decimal) = unit(suffix)?;
     let exponent = decimal + scale - i32::try_from(fraction.len()).ok()?;
     let power = 10_u128.checked_pow(exponent.unsigned_abs())?;

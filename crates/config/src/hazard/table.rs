@@ -144,7 +144,7 @@ const fn at(
 }
 
 use HazardClass::{Contact, Coordinate, CrashLoop, Drain, Forbidden, Pods, Reboot, Serving, Tuning};
-use Type::{Bool, Cpus, Duration, Endpoint, Float, Int, Quantity, Text};
+use Type::{Bool, Cgroup, Cpus, Duration, Endpoint, Float, Int, Quantity, Text, TlsVersion};
 use Unset::{Absent, Like, Struct, Varies, Zero, Zeros};
 
 /// Hard eviction without `evictionHard`; a map that is given replaces it whole.
@@ -190,7 +190,7 @@ pub static HAZARDS: &[Hazard] = &[
     at("tlsCertFile", Text, Serving, Asks::Restart, Zero, SERVE),
     at("tlsPrivateKeyFile", Text, Serving, Asks::Restart, Zero, SERVE),
     at("tlsCipherSuites", types::TEXT_SET, Serving, Asks::Restart, Zero, SERVE),
-    at("tlsMinVersion", Text, Serving, Asks::Restart, Zero, SERVE),
+    at("tlsMinVersion", TlsVersion, Serving, Asks::Restart, Zero, SERVE),
     at("rotateCertificates", Bool, Contact, Asks::Restart, Zero, ROTATION),
     at("serverTLSBootstrap", Bool, Contact, Asks::Restart, Zero, ROTATION),
     at("authentication", types::AUTHENTICATION, Serving, Asks::Restart, Struct(r#"{"anonymous":{"enabled":false},"webhook":{"enabled":true,"cacheTTL":"2m"},"x509":{"clientCAFile":""}}"#), SERVE),
@@ -216,7 +216,7 @@ pub static HAZARDS: &[Hazard] = &[
     at("volumeStatsAggPeriod", Duration, Tuning, Asks::Restart, Zeros("\"1m\""), NONE),
     at("kubeletCgroups", Text, Reboot, Asks::Reboot, Zero, REBOOT),
     at("systemCgroups", Text, Reboot, Asks::Reboot, Zero, REBOOT),
-    at("cgroupRoot", Text, Reboot, Asks::Reboot, Zeros("\"/\""), REBOOT), // server.go, with cgroupsPerQOS
+    at("cgroupRoot", Cgroup, Reboot, Asks::Reboot, Zeros("\"/\""), REBOOT), // server.go, with cgroupsPerQOS
     at("cgroupsPerQOS", Bool, Reboot, Asks::Reboot, Absent("true"), REBOOT),
     at("cgroupDriver", Text, Reboot, Asks::Reboot, Zeros("\"cgroupfs\""), REBOOT),
     at("cpuManagerPolicy", Text, Reboot, Asks::StateFiles, Zeros("\"none\""), POLICY),
@@ -260,8 +260,8 @@ pub static HAZARDS: &[Hazard] = &[
     at("kubeReserved", types::QUANTITIES, Pods, Asks::Restart, Zero, RESERVED),
     at("reservedSystemCPUs", Cpus, Pods, Asks::Restart, Zero, "with the static CPU manager the state of the exclusive CPUs starts afresh"),
     at("showHiddenMetricsForVersion", Text, Tuning, Asks::Restart, Zero, NONE),
-    at("systemReservedCgroup", Text, Reboot, Asks::Reboot, Zero, REBOOT),
-    at("kubeReservedCgroup", Text, Reboot, Asks::Reboot, Zero, REBOOT),
+    at("systemReservedCgroup", Cgroup, Reboot, Asks::Reboot, Zero, REBOOT),
+    at("kubeReservedCgroup", Cgroup, Reboot, Asks::Reboot, Zero, REBOOT),
     at("enforceNodeAllocatable", types::TEXT_SET, Pods, Asks::Restart, Absent(r#"["pods"]"#), "the kubelet or system daemons may run out of memory; the cgroups named must exist"),
     at("allowedUnsafeSysctls", types::TEXT_SET, Tuning, Asks::Restart, Zero, NONE),
     at("volumePluginDir", Text, Pods, Asks::Restart, Zeros("\"/usr/libexec/kubernetes/kubelet-plugins/volume/exec/\""), "pods with flexVolumes need the plugins there"),
@@ -288,7 +288,7 @@ pub static HAZARDS: &[Hazard] = &[
     at("registerWithTaints", types::TAINTS, Forbidden, Asks::OnTheNode, Zero, REGISTRATION),
     at("mergeDefaultEvictionSettings", Bool, Pods, Asks::Restart, Zero, EVICTION),
     at("localStorageCapacityIsolation", Bool, Drain, Asks::NewPods, Absent("true"), NEW_PODS),
-    at("imagePullCredentialsVerificationPolicy", Text, Pods, Asks::Restart, Zeros("\"NeverVerifyPreloadedImages\""), PULLS),
+    at("imagePullCredentialsVerificationPolicy", Text, Pods, Asks::Restart, Zero, PULLS), // by gate
     at("preloadedImagesVerificationAllowlist", types::TEXT_SET, Pods, Asks::Restart, Zero, PULLS),
     at("enableSystemLogQuery", Bool, Serving, Asks::Restart, Zero, SERVE),
     at("enableProfilingHandler", Bool, Serving, Asks::Restart, Absent("true"), SERVE),

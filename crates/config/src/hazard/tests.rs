@@ -48,6 +48,39 @@ fn zero_is_a_value_where_go_has_a_pointer() {
     assert_eq!(of_files(json!({}), json!({"clusterDomain": "0", "providerID": "0s"})), ["clusterDomain", "providerID"]);
 }
 
+/// Other spellings of what a class that is refused asks for.
+#[test]
+fn one_meaning_in_two_spellings_is_no_change() {
+    for (field, one, other) in [
+        (
+            "reservedMemory",
+            json!([{"numaNode": 0, "limits": {"memory": "1Gi", "hugepages-1Gi": "1Gi"}}, {"numaNode": 1, "limits": {"memory": "1Gi"}}]),
+            json!([{"numaNode": 1, "limits": {"memory": "1Gi"}}, {"limits": {"hugepages-1Gi": "1024Mi"}}, {"numaNode": 0, "limits": {"memory": "1Gi"}}]),
+        ),
+        ("containerRuntimeEndpoint", json!("unix:///run/x.sock"), json!("Unix://localhost/run/x.sock")),
+        ("cgroupRoot", json!("/kubepods"), json!("kubepods")),
+        ("kubeReservedCgroup", json!("/a.slice"), json!("a.slice")),
+        ("systemReservedCgroup", json!("/a/b"), json!("a/b")),
+        ("tlsMinVersion", Value::Null, json!("VersionTLS12")),
+        ("podPidsLimit", Value::Null, json!(-5)),
+        ("evictionMinimumReclaim", Value::Null, json!({"memory.available": "0Mi", "nodefs.available": "0.0%"})),
+        ("kubeReserved", json!({"memory": "1.500000000000Gi"}), json!({"memory": "0000000000000000000001536Mi"})),
+    ] {
+        assert_eq!(of_files(json!({field: one}), json!({field: other})), [""; 0], "{one} and {other}");
+    }
+    for (field, one, other) in [
+        (
+            "reservedMemory",
+            json!([{"numaNode": 0, "limits": {"memory": "1Gi"}}, {"numaNode": 0, "limits": {"memory": "2Gi"}}]), // refused
+            json!([{"numaNode": 0, "limits": {"memory": "2Gi"}}]),
+        ),
+        ("containerRuntimeEndpoint", json!("unix:///run/x.sock"), json!("unix://run/x.sock")),
+        ("tlsMinVersion", Value::Null, json!("VersionTLS13")),
+    ] {
+        assert_eq!(of_files(json!({field: one}), json!({field: other})), [field], "{one} and {other}");
+    }
+}
+
 #[test]
 fn changes_are_named_entry_by_entry() {
     let old = json!({"featureGates": {"A": true, "B": true}, "kubeReserved": {"cpu": "1"}, "authentication": {}});

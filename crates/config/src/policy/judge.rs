@@ -249,6 +249,7 @@ mod tests {
         let on = "pinnedFields: {featureGates.CPUManager: true}";
         let queries = "pinnedFields: {kubeAPIQPS: 50}";
         let memory = "pinnedFields: {evictionHard.memory.available: 100Mi}";
+        let images = "pinnedFields: {imagePullCredentialsVerificationPolicy: NeverVerifyPreloadedImages}";
         for (fields, configuration, flags, minor, is_admitted) in [
             (pods, json!({}), "", None, true),
             (pods, json!({"maxPods": 0}), "", None, true), // in a file zero is not set
@@ -264,6 +265,14 @@ mod tests {
             (long, json!({"streamingConnectionIdleTimeout": "0s"}), "", None, true),
             (long, json!({}), "--streaming-connection-idle-timeout=0s", None, false),
             (long, json!({}), "--streaming-connection-idle-timeout=-4h", None, false),
+            ("pinnedFields: {tlsMinVersion: VersionTLS12}", json!({}), "", None, true),
+            ("pinnedFields: {tlsMinVersion: VersionTLS12}", json!({"tlsMinVersion": "VersionTLS11"}), "", None, false),
+            ("pinnedFields: {podPidsLimit: -1}", json!({"podPidsLimit": -9}), "", None, true),
+            ("pinnedFields: {memorySwap.swapBehavior: NoSwap}", json!({}), "", Some(30), true),
+            ("pinnedFields: {memorySwap.swapBehavior: NoSwap}", json!({"memorySwap": {}}), "", Some(29), false),
+            (images, json!({}), "", Some(35), true),
+            (images, json!({}), "", Some(34), false),
+            (images, json!({}), "--feature-gates=KubeletEnsureSecretPulledImages=false", Some(35), false),
             (gate, json!({}), "", Some(22), true),
             (gate, json!({}), "", None, true),
             (gate, json!({}), "", Some(20), true), // it has no such gate
