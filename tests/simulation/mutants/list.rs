@@ -625,7 +625,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "machine/on_request.rs",
         function: "refused_unjudged",
         original: "self.refusal_by_policy(rendered, self.sync.is_request_by_label(&source.reference))",
-        mutated: "self.refusal_by_policy(rendered, self.is_request_by_label(&source.reference)).filter(|why| why.is_empty())",
+        mutated: "self.refusal_by_policy(rendered, self.sync.is_request_by_label(&source.reference)).filter(|why| why.is_empty())",
     },
     Mutant {
         law: Law::Asked,

@@ -141,12 +141,7 @@ pub const DEFECTS: &[Defect] = &[
         "W17",
         World,
         "What was found damaged was started all the same while the disk stalled.",
-        edit(
-            "machine/versions.rs",
-            "note_load",
-            "RenderError::Checkpoint(_) | RenderError::Policy(_)",
-            "RenderError::Policy(_)",
-        ),
+        edit("machine/versions.rs", "note_load", "self.forget_known(version)", "()"),
     ),
     defect(
         "W18",
@@ -282,7 +277,7 @@ pub const DEFECTS: &[Defect] = &[
             self.launch.forget_state_files();
             self.launch.next = None;
         } else {
-            self.set_stage(Stage::Swapped(rendered));
+            self.launch.set_stage(Stage::Swapped(rendered));
         }",
         ),
     ),
