@@ -55,6 +55,7 @@ fn its_stacks_are_in_the_log_and_it_is_restarted_as_it_was() {
     assert_eq!((&event["type"], &event["involvedObject"]["kind"]), (&"Warning".into(), &"Node".into()), "{event}");
     let message = event["message"].as_str().unwrap();
     assert!(message.contains("no healthz for") && message.ends_with("the local configuration"), "{message}");
+    rig.wait_log(&format!("goroutine {} [select]:", GOROUTINES - 1)); // the event may come before the last line
     let log = rig.log();
     let dump = log.split("SIGQUIT: quit\n").nth(1).expect("a dump");
     let stacks = dump.lines().filter_map(|line| line.strip_prefix("goroutine ")?.strip_suffix(" [select]:"));
