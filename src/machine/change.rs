@@ -96,7 +96,7 @@ impl State {
         }
         match self.resolution() {
             None | Some(Resolution::Nothing) => {}
-            Some(Resolution::Failed(error, why)) => self.sync.sync_failed(error, why),
+            Some(Resolution::Failed(error, why)) => self.sync.note_failed(error, why),
             Some(Resolution::Local) => self.reset(),
             Some(Resolution::Version(source, payload)) => self.consider(source, payload),
         }

@@ -37,7 +37,7 @@ impl LocalFiles {
     }
 
     /// What runs next was decided: what was taken up may not be in it.
-    pub(super) fn compare_local_files_anew(&mut self) {
+    pub(super) fn compare_anew(&mut self) {
         self.taken_up = None;
     }
 }

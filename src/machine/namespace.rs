@@ -102,7 +102,7 @@ impl State {
             Err(why) => {
                 self.namespace.next.grow(limits::RETRY, &self.clock);
                 if !self.namespace.is_granted() {
-                    self.sync.sync_failed(SyncError::Internal, why);
+                    self.sync.note_failed(SyncError::Internal, why);
                 }
             }
             Ok(Some(why)) => self.refuse_namespace(&reference, why),

@@ -87,15 +87,14 @@ impl OnRequest {
 
     /// The Node's annotations: what it is asked, and what it has said. The latest request counts.
     pub(super) fn preflight_requested(&mut self, request: Option<String>, shown: Option<&str>) {
-        let mine = self;
-        if mine.known && mine.request == request {
+        if self.known && self.request == request {
             return;
         }
         let answer = shown.and_then(PreflightStatus::parse);
-        (mine.known, mine.inquiry) = (true, None);
-        mine.next.settle();
-        mine.answer = answer.filter(|answer| request.as_ref().is_some_and(|request| answer.answers(request)));
-        mine.request = request;
+        (self.known, self.inquiry) = (true, None);
+        self.next.settle();
+        self.answer = answer.filter(|answer| request.as_ref().is_some_and(|request| answer.answers(request)));
+        self.request = request;
     }
 }
 

@@ -49,7 +49,7 @@ impl Violation {
 impl Policy {
     /// Why the policy forbids what runs, if it does. It goes on until something else starts.
     #[must_use]
-    pub(super) fn policy_violation(&self) -> Option<&Violation> {
+    pub(super) fn violation(&self) -> Option<&Violation> {
         self.forbids.as_ref()
     }
 }

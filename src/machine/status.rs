@@ -38,7 +38,7 @@ pub fn node_status(state: &State) -> NodeConfigStatus {
 fn policy(state: &State) -> &'static str {
     match state.policy() {
         PolicyState::Unreadable(_) => "unreadable",
-        PolicyState::InForce if state.policy.policy_violation().is_some() => "violated",
+        PolicyState::InForce if state.policy.violation().is_some() => "violated",
         PolicyState::InForce => "in-force",
         PolicyState::Absent | PolicyState::AbsentUnguarded(_) => "absent",
     }
@@ -58,7 +58,7 @@ fn condition(state: &State) -> Condition {
             None => ConditionReason::Failed,
         };
         (ConditionStatus::False, reason, why)
-    } else if let Some(violation) = state.policy.policy_violation() {
+    } else if let Some(violation) = state.policy.violation() {
         let message = format!("{}; {active} {}", violation.why, violation.then());
         (ConditionStatus::False, ConditionReason::ForbiddenByPolicy, message)
     } else if records.pin.is_some() {
@@ -146,7 +146,7 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
                 PolicyState::Unreadable(why) | PolicyState::AbsentUnguarded(why) => why.as_str(),
                 _ => "",
             },
-            "forbids": state.policy.policy_violation().map_or("", |violation| &violation.why),
+            "forbids": state.policy.violation().map_or("", |violation| &violation.why),
         },
         "signedBy": state.running().signed,
         "localFiles": state.local_files_difference().map(ToString::to_string),

@@ -233,7 +233,7 @@ impl ConfigSync {
         (self.handled, self.retry) = (None, Pause::default());
     }
 
-    pub(super) fn sync_failed(&mut self, error: SyncError, why: String) {
+    pub(super) fn note_failed(&mut self, error: SyncError, why: String) {
         self.error = Some((error, why));
     }
 
@@ -365,19 +365,19 @@ impl State {
             _ => false,
         };
         if waits {
-            self.sync.sync_failed(SyncError::Internal, why);
+            self.sync.note_failed(SyncError::Internal, why);
         }
     }
 
     /// Our own trouble: it is said, and tried again after a pause.
     pub(super) fn postpone(&mut self, why: String) {
-        self.sync.sync_failed(SyncError::Internal, why);
+        self.sync.note_failed(SyncError::Internal, why);
         self.sync.retry.grow(limits::RETRY, &self.clock);
     }
 
     /// The same, until that time.
     pub(super) fn postpone_until(&mut self, why: String, until: Moment) {
-        self.sync.sync_failed(SyncError::Internal, why);
+        self.sync.note_failed(SyncError::Internal, why);
         self.sync.retry.put_off(until);
     }
 }

@@ -227,7 +227,7 @@ impl State {
         if let Err(why) = result {
             return self.postpone(why);
         }
-        self.local_files.compare_local_files_anew();
+        self.local_files.compare_anew();
         let records = self.records().clone();
         let assigned = records.assigned.as_ref();
         self.sync.handled(assigned.map(|version| &version.source));

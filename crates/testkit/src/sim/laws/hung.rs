@@ -39,8 +39,7 @@ impl Outside {
 
     /// So long it may do so by now.
     fn hung_patience(&self) -> Duration {
-        let first = self.account.hung_after;
-        promised::hung_after(first, self.account.dumps)
+        promised::hung_after(self.account.hung_after, self.account.dumps)
     }
 
     /// A kubelet is to dump its stacks: it is dead for long enough, and nothing around it is.
