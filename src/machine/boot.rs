@@ -207,7 +207,8 @@ impl State {
     /// True if the exits that were counted fail the version. One while the node is known to be ill does not count.
     fn is_missed_exit_counted(&mut self) -> bool {
         let seen = self.health.environment(&self.clock);
-        let is_ill = seen.is_some_and(|seen| seen.disk_full || seen.shutting_down) || self.is_runtime_away();
+        let is_ill =
+            seen.is_some_and(|seen| seen.disk_full || seen.shutting_down) || self.judgement().is_runtime_away();
         let Some(attempt) = self.writer.attempt_mut() else { return false };
         attempt.exits = attempt.exits.saturating_sub(u32::from(is_ill));
         let counts = attempt.exits >= limits::TRIAL_EXITS;
@@ -224,7 +225,7 @@ impl State {
         if failure == Failure::Exits && !self.is_missed_exit_counted() {
             return;
         }
-        if self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version)) {
+        if self.records().phase.trial().is_some_and(|attempt| self.judgement().can_fail(&attempt.version)) {
             self.roll_back(failure, &detail);
         }
     }

@@ -48,6 +48,14 @@ impl Fallback {
         self.local = Some(content);
     }
 
+    /// The content of what would be gone back to, if it is known.
+    pub(super) fn content<'a>(&'a self, records: &'a Records) -> Option<&'a Digest> {
+        match records.last_known_good.as_ref().or(records.in_place_of_local()) {
+            Some(version) => version.digest.as_ref(),
+            None => self.local(),
+        }
+    }
+
     /// True if its content is not known yet, and will be within moments.
     pub(super) fn is_awaited(&self, records: &Records) -> bool {
         self.is_unknown(records) && !self.is_settled && self.next.failures() == 0
@@ -103,22 +111,6 @@ impl State {
         self.asks.forget(Asker::Fallback);
         (self.fallback.local, self.fallback.is_settled) = (None, false);
         self.fallback.next.begin();
-    }
-
-    /// The content of what would be gone back to, if it is known.
-    pub(super) fn fallback_content(&self) -> Option<&Digest> {
-        let records = self.records();
-        match records.last_known_good.as_ref().or(records.in_place_of_local()) {
-            Some(version) => version.digest.as_ref(),
-            None => self.fallback.local(),
-        }
-    }
-
-    /// True if failures can be held against this version: there is something else to go back to, as far as that can be
-    /// known.
-    pub(super) fn is_judged_content(&self, version: &Version) -> bool {
-        let known = self.fallback_content().is_some() || !self.fallback.is_awaited(self.records());
-        known && (version.digest.is_none() || self.fallback_content() != version.digest.as_ref())
     }
 
     /// A version whose content was not known has been rendered.

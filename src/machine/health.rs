@@ -5,13 +5,9 @@ use std::time::Duration;
 
 use super::asks::Observation;
 use super::clock::Clock;
-use super::evidence::{
-    Baseline, Environment, FailureFamily, LeaseObservation, NodePressure, NodeReadiness, Signal, Suspension,
-    tells_of_contact,
-};
+use super::evidence::{Environment, FailureFamily, LeaseObservation, NodePressure, NodeReadiness, Signal, Suspension};
 use super::model::{Moment, RunId};
-use super::records::Phase;
-use super::{Run, State, limits};
+use super::{Counter, Level, Run, State, events, limits};
 use kubelet_config::pods::PodInventory;
 use kubelet_config::readmission::Supplies;
 use kubelet_config::status;
@@ -56,6 +52,21 @@ impl Health {
         self.node.as_ref().filter(|node| !node.ready && !node.message.is_empty()).map(|node| node.message.as_str())
     }
 
+    /// True if it was seen, and was not Ready.
+    pub(super) fn is_node_known_unready(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| !node.ready)
+    }
+
+    /// The runtime's socket that has answered.
+    pub(super) fn answered_runtime(&self) -> Option<&String> {
+        self.answered_runtime.as_ref()
+    }
+
+    /// Why nothing is judged for now.
+    pub(super) fn suspended(&self) -> Option<Suspension> {
+        self.suspended.map(|(suspension, _)| suspension)
+    }
+
     pub(super) fn lost_pods(&self) -> &[String] {
         &self.lost_pods
     }
@@ -93,75 +104,7 @@ impl State {
     /// Why nothing is judged for now.
     #[must_use]
     pub fn suspended(&self) -> Option<Suspension> {
-        self.health.suspended.map(|(suspension, _)| suspension)
-    }
-
-    /// True while the kubelet's health matters: a trial, also of the local files after a reset, a control test, or the wait before a
-    /// retry.
-    pub(super) fn is_observing(&self) -> bool {
-        match &self.records().phase {
-            // What is pinned is not what the test is about.
-            Phase::ControlTest(..) | Phase::RetryLater(..) if self.records().pin.is_some() => false,
-            Phase::RetryLater(..) if self.trial.has_recovered() => self.is_reset_tried(),
-            Phase::ControlTest(attempt, _) | Phase::RetryLater(attempt, _) => {
-                // What failed may still be there, until the way back is prepared.
-                attempt.version.digest.is_none() || attempt.version.digest != self.running().digest
-            }
-            _ => self.is_on_trial() || self.is_reset_tried(),
-        }
-    }
-
-    /// True while it matters whether the API server sees the node: after a reset the process alone is tried.
-    pub(super) fn is_contact_observed(&self) -> bool {
-        self.is_observing() && self.records().phase.attempt().is_some()
-    }
-
-    /// The signals that were good before the change, by which what runs is judged; `None` where these are not known.
-    fn baseline(&self) -> Option<&Baseline> {
-        self.records().phase.attempt()?.baseline.as_ref()
-    }
-
-    /// True if this signal was good before the change; of healthz also where that is not known.
-    pub(super) fn is_required_signal(&self, signal: Signal) -> bool {
-        let here = signal != Signal::Healthz || self.running().healthz.is_some();
-        here && self.baseline().map_or(signal == Signal::Healthz, |baseline| baseline.contains(&signal))
-    }
-
-    /// How long a signal may be bad without a break.
-    pub(super) fn patience(&self, signal: Signal) -> Duration {
-        let patience = signal.patience(self.settings.isolation);
-        // A busy node may be late with one ping, at any interval.
-        if signal == Signal::Watchdog { patience.max(2 * self.watchdog_interval()) } else { patience }
-    }
-
-    /// The runtime's socket of the configuration before the change.
-    pub(super) fn runtime_socket(&self) -> Option<String> {
-        let before = self.records().phase.attempt().and_then(|attempt| attempt.runtime.clone());
-        before.or_else(|| self.running().runtime.clone())
-    }
-
-    /// True if it is known to be the right one.
-    pub(super) fn runtime_has_answered(&self) -> bool {
-        let noted = self.records().phase.attempt().is_some_and(|attempt| attempt.runtime_answered);
-        noted || self.health.answered_runtime.is_some() && self.health.answered_runtime == self.runtime_socket()
-    }
-
-    /// True if the API server is known to see this node, as far as it did when the node was last proven or before the
-    /// change. What was good then must have been good again before a version is proven.
-    fn is_in_contact(&self, run: &Run) -> bool {
-        if !self.settings.api_server {
-            return true;
-        }
-        let records = self.records();
-        let Some(attempt) = records.phase.attempt() else { return true };
-        let unknown = attempt.baseline.is_none() && self.is_judged();
-        let seen = attempt.contact_expected
-            || unknown
-            || attempt.baseline.iter().chain([&records.good_signals]).any(tells_of_contact);
-        // A Node that is seen not to be Ready is none, if it was when the node was last proven.
-        let lost = records.good_signals.contains(&Signal::NodeReady)
-            && self.health.node.as_ref().is_some_and(|node| !node.ready);
-        run.is_good(Signal::ApiServer) && !lost && (!seen || run.has_contact())
+        self.health.suspended()
     }
 
     /// The next process is about to be started.
@@ -196,7 +139,7 @@ impl State {
         run.ready_at = Some(now);
         self.judge_last_heartbeat();
         if let Some(seen) = self.take_applying_since() {
-            self.count(super::Counter::Applied(now.since(seen)));
+            self.count(Counter::Applied(now.since(seen)));
         }
     }
 
@@ -204,7 +147,7 @@ impl State {
         self.healthz_observed(ok);
         self.note_baseline(Observation::Healthz, &[(Signal::Healthz, ok)]);
         // What is tried after a reset may be ill for ever.
-        let by_process_alone = !self.is_contact_observed();
+        let by_process_alone = !self.judgement().is_contact_observed();
         let looks = if self.settings.hung_after.is_zero() { limits::HUNG_INTERVAL } else { self.hung_interval() };
         let (now, start_timeout) = (self.clock.now, self.settings.start_timeout);
         let Some(run) = self.process.run_mut() else { return };
@@ -329,7 +272,7 @@ impl State {
     pub(super) fn pods_observed(&mut self, inventory: Option<PodInventory>) {
         self.note_baseline(Observation::Pods, &[(Signal::Pods, inventory.is_some())]);
         self.note_pods(inventory.as_ref());
-        let (now, on_trial) = (self.clock.now, self.is_on_trial());
+        let (now, on_trial) = (self.clock.now, self.judgement().is_on_trial());
         let (Some(inventory), Some(attempt)) = (inventory, self.records().phase.attempt()) else { return };
         let lost = inventory.pods.iter().filter(|pod| attempt.pods.contains(&pod.uid));
         let lost = lost.filter(|pod| !pod.is_live() && is_turned_away(&pod.reason));
@@ -374,6 +317,33 @@ impl State {
         self.health.environment(&self.clock).is_some_and(|seen| seen.shutting_down)
     }
 
+    /// Stops or resumes judgement by what was last observed.
+    pub(super) fn update_suspension(&mut self) {
+        let judgement = self.judgement();
+        let suspension = judgement.suspension().filter(|_| judgement.is_observing());
+        let before = self.health.set_suspended(suspension, self.clock.now);
+        if let Some(reason) = suspension.filter(|_| suspension != before) {
+            self.count(Counter::Suspension(reason));
+        }
+        match (suspension, before) {
+            (Some(suspension), None) => {
+                self.log(Level::Warn, format!("{}: judgement is suspended, nobody is blamed", suspension.message()));
+                if let Some(version) = self.active().filter(|_| self.judgement().is_on_trial()) {
+                    self.emit(events::suspended(&version.source, suspension));
+                }
+            }
+            (None, Some(suspension)) => {
+                self.log(Level::Info, format!("no longer true that {}: judgement goes on", suspension.message()));
+                // What was bad meanwhile gets its whole time again, and the kubelet some to notice.
+                let from = self.clock.after(limits::SUSPENSION_GRACE);
+                if let Some(run) = self.process.run_mut() {
+                    run.begin_anew(from);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// The process has been well for a trial's time: what was counted before is older than that.
     fn forget_old_evidence(&mut self) {
         if let Some(attempt) = self.writer.attempt_mut() {
@@ -382,49 +352,26 @@ impl State {
         self.forget_reset_exits();
     }
 
-    /// The process gives the signs of health that it gave before, on a node that is not known to be ill.
-    fn is_process_well(&self, run: &Run) -> bool {
-        let is_bad = |signal| self.is_required_signal(signal) && run.bad.contains_key(&signal);
-        let answers = self.running().healthz.is_none() || run.is_good(Signal::Healthz);
-        let is_judged = self.suspended().is_none_or(|it| it == Suspension::ApiServer) && !self.is_runtime_away();
-        is_judged && run.is_ready() && answers && !is_bad(Signal::Healthz) && !is_bad(Signal::Watchdog)
-    }
-
     /// Keeps `well_since`, `healthy_since` and what was earned before the clock last stopped.
     pub(super) fn update_health(&mut self) {
-        if !self.is_observing() {
-            return;
-        }
-        let (now, is_well) = (self.clock.now, self.process.run().is_some_and(|run| self.is_process_well(run)));
+        let judgement = self.judgement();
+        let Some(run) = self.process.run().filter(|_| judgement.is_observing()) else { return };
+        let (signs, on_trial) = (judgement.signs(run), judgement.is_on_trial());
+        let now = self.clock.now;
         if let Some(run) = self.process.run_mut() {
-            run.well_since = if is_well { run.well_since.or(Some(now)) } else { None };
-            let is_old = run.well_since.is_some_and(|since| self.clock.lasted(since, self.settings.trial_duration));
-            if is_old {
+            run.well_since = if signs.well { run.well_since.or(Some(now)) } else { None };
+            if run.well_since.is_some_and(|since| self.clock.lasted(since, self.settings.trial_duration)) {
                 self.forget_old_evidence();
             }
         }
-        let Some(run) = self.process.run() else { return };
-        let answers = run.is_good(Signal::Healthz);
-        let up = run.is_ready() && (!self.is_required_signal(Signal::Healthz) || answers);
-        let bad = run.bad.keys().any(|signal| self.is_required_signal(*signal));
-        // What was bad before is not held against the change, but earns nothing either.
-        let healthy = up
-            && (self.running().healthz.is_none() || answers)
-            && self.suspended().is_none()
-            && !bad
-            && self.is_in_contact(run);
-        let well = [Signal::ApiServer, Signal::Runtime].iter().all(|signal| !run.bad.contains_key(signal));
-        let settled = run.has_contact()
-            && well
-            && run.ready_at.is_some_and(|ready| self.clock.lasted(ready, limits::ATTRIBUTION));
-        if settled && self.is_on_trial() {
+        if signs.settled && on_trial {
             self.writer.note_contact(&self.settings.boot_id());
         }
-        self.run_clock(healthy, up);
+        self.run_clock(signs.healthy, signs.up);
     }
 
     fn run_clock(&mut self, healthy: bool, up: bool) {
-        let (now, suspended, on_trial) = (self.clock.now, self.suspended().is_some(), self.is_on_trial());
+        let (now, suspended, on_trial) = (self.clock.now, self.suspended().is_some(), self.judgement().is_on_trial());
         let last_sure = match &self.health.environment {
             Some((_, at)) if suspended => Moment { boot: at.boot.saturating_sub(limits::QUERY_INTERVAL), ..*at },
             _ => now,
@@ -457,7 +404,8 @@ impl State {
 
     /// A kubelet that pinged does so no more.
     pub(super) fn miss_pings(&mut self) {
-        let (now, interval, observing) = (self.clock.now, self.watchdog_interval(), !self.health.due.is_empty());
+        let (now, interval, observing) =
+            (self.clock.now, self.settings.watchdog_interval(), !self.health.due.is_empty());
         if let Some(run) = self.process.run_mut().filter(|_| observing)
             && let Some(pinged) = run.good.get(&Signal::Watchdog).copied()
             && now.since(pinged) >= interval

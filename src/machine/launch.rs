@@ -318,7 +318,7 @@ impl State {
         if self.is_former_kept() {
             return self.log(Level::Warn, format!("cannot use {version} yet: {why}; the kubelet goes on as it is"));
         }
-        let off = self.is_tried(version) && !(self.process.run().is_some() && self.runs(version));
+        let off = self.is_tried(version) && !(self.process.run().is_some() && self.judgement().runs(version));
         if off {
             self.end_trial_without_verdict();
         }

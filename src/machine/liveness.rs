@@ -223,7 +223,8 @@ impl State {
             Phase::ControlTest(_, before) => Failure::Signal(by).is_like(*before),
             _ => true,
         };
-        self.is_on_test() && self.suspended().is_none() && asks && (is_starting || self.is_required_signal(by))
+        let judgement = self.judgement();
+        judgement.is_on_test() && self.suspended().is_none() && asks && (is_starting || judgement.requires(by))
     }
 
     fn last_ping(&self) -> Option<Moment> {
@@ -232,13 +233,15 @@ impl State {
 
     /// A kubelet that pings does so twice in this time.
     fn is_watchdog_overdue(&self) -> bool {
-        self.last_ping().is_some_and(|at| self.clock.now.since(at) >= self.watchdog_interval())
+        self.last_ping().is_some_and(|at| self.clock.now.since(at) >= self.settings.watchdog_interval())
     }
 
     /// Asks healthz, unless it is asked already; of others' questions the answers count here as well.
     fn probe_liveness(&mut self) {
         let is_open = |asker| self.asks.is_open(asker);
-        let asks = is_open(Asker::HungProbe) || self.is_observing() || is_open(Asker::Observed(Observation::Healthz));
+        let asks = is_open(Asker::HungProbe)
+            || self.judgement().is_observing()
+            || is_open(Asker::Observed(Observation::Healthz));
         if let Some(target) = self.running().healthz.clone().filter(|_| !asks) {
             self.ask(Asker::HungProbe, 2 * limits::PROBE_TIMEOUT, |ticket| Effect::Probe(ticket, target));
         }
@@ -353,11 +356,6 @@ impl State {
         let missing = missing(self.liveness_signal());
         self.emit_with_log(events::hung(source.as_ref(), missing, unresponsive_for, with, next));
         self.dump_and_stop();
-    }
-
-    /// What the kubelet is told as `WATCHDOG_USEC`.
-    pub(super) fn watchdog_interval(&self) -> Duration {
-        self.settings.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL)
     }
 
     /// True while nobody else is to ping: a verdict comes on a kubelet that hangs, or it has never pinged. For one that a worker before

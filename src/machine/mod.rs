@@ -1,11 +1,12 @@
 //! The state machine: `step(state, input, now) -> effects`. Every decision is taken here.
 //!
-//! Six rules, from which the laws follow:
+//! Seven rules, from which the laws follow:
 //! - Content is identity: verdict, standing and evidence belong to a digest; a source is a name for it.
 //! - What runs is computed: [`ladder`] is pure, and `reconcile` compares it with what runs.
 //! - One phase, in the durable record, with evidence that lives as long as the version ([`records`]).
 //! - One record, replaced atomically: propose, write, apply, then answer ([`record_writer`]).
 //! - All open questions are one table: who asks, the ticket, the deadline ([`asks`]).
+//! - Who is judged, and the verdict, are pure functions of one view ([`judgement`], [`verdict`]).
 //! - Time is asked for: what is still to come when it is asked for is when the machine is woken ([`clock`]).
 //!
 //! A component (`process`, `launch`, `change`, …) is a file with private fields and what the state does with them; only it and
@@ -31,6 +32,7 @@ mod drift;
 mod fallback;
 mod health;
 mod io;
+mod judgement;
 mod ladder;
 mod launch;
 mod liveness;
@@ -54,6 +56,7 @@ mod state;
 mod stored;
 mod sync;
 mod trial;
+mod verdict;
 mod versions;
 
 pub use change::Waiting;

@@ -261,7 +261,7 @@ impl State {
         }
         for (asker, query) in [
             (Asker::PodsOnRequest, Query::Pods),
-            (Asker::PreflightOnRequest, Query::Environment(self.runtime_socket())),
+            (Asker::PreflightOnRequest, Query::Environment(self.judgement().runtime_socket().cloned())),
         ] {
             self.ask(asker, limits::FETCH_DEADLINE, |ticket| Effect::Query(ticket, query));
         }

@@ -84,7 +84,7 @@ impl State {
             Command::Unpin => {
                 after.pin.take().ok_or("nothing is pinned")?;
                 // What was on trial then is switched to like any change: in contact, and with a baseline of now.
-                if after.phase.trial().is_some_and(|attempt| !self.runs(&attempt.version)) {
+                if after.phase.trial().is_some_and(|attempt| !self.judgement().runs(&attempt.version)) {
                     after.phase = Phase::Settled;
                 }
                 (EventReason::Unpinned, self.unpin(&mut after))
@@ -171,7 +171,7 @@ impl State {
             _ => return Err("nothing waits for a confirmation".to_owned()),
         };
         let version = attempt.version.clone();
-        if self.records().pin.is_some() && !self.runs(&version) {
+        if self.records().pin.is_some() && !self.judgement().runs(&version) {
             return Err(format!("{version} does not run while something else is pinned: unpin first"));
         }
         if attempt.confirmed && extend.is_some() {
@@ -194,7 +194,7 @@ impl State {
     /// True if nothing but the confirmation was missing.
     fn is_proven_by(&self, after: &Phase) -> bool {
         let waited = matches!(after, Phase::AwaitingConfirmation(attempt, _) if !attempt.needs_confirmation());
-        waited && self.is_on_trial() && self.process.run().is_some_and(|run| run.healthy_since.is_some())
+        waited && self.judgement().is_on_trial() && self.process.run().is_some_and(|run| run.healthy_since.is_some())
     }
 
     fn roll_back_on_request(&self) -> Executed {

@@ -98,6 +98,21 @@ impl Process {
         self.former = former;
     }
 
+    /// What it was started with.
+    pub(super) fn running(&self) -> &RunningConfig {
+        &self.running
+    }
+
+    /// What runs, or ran last; or would be started anew, if anything was started yet. `None` is the local configuration.
+    pub(super) fn active(&self) -> Option<&Version> {
+        self.running.version.as_ref().filter(|_| self.starts > 0)
+    }
+
+    /// Kubelet starts so far.
+    pub(super) fn starts(&self) -> u32 {
+        self.starts
+    }
+
     pub(super) fn kubelet_id(&self) -> &KubeletId {
         &self.kubelet_id
     }
@@ -187,7 +202,7 @@ impl State {
     /// What runs, or ran last; or would be started anew, if anything was started yet. `None` is the local configuration.
     #[must_use]
     pub fn active(&self) -> Option<&Version> {
-        self.process.running.version.as_ref().filter(|_| self.process.starts > 0)
+        self.process.active()
     }
 
     /// What the process was started with.
@@ -286,7 +301,7 @@ impl State {
                 let what = if adopted { "the kubelet goes on" } else { "kubelet started" };
                 let name = Version::name(self.active());
                 self.log(Level::Info, format!("{what}, pid {}, with {name}", id.pid));
-                if self.is_contact_observed() {
+                if self.judgement().is_contact_observed() {
                     self.observe(Observation::Lease);
                 }
                 self.collect();
@@ -408,11 +423,11 @@ impl State {
         }
         // Where the system is going down nothing is started again: the answer comes within the pause.
         self.observe(Observation::Environment);
-        let quick = self.suspended().is_none() && self.is_judged();
+        let quick = self.suspended().is_none() && self.judgement().is_judged();
         let grown = limits::CRASH.after(self.process.crashes);
         let pause = match quick {
             // What keeps a process from being started may be over in a moment: twice at once is no two failures.
-            _ if self.process.unstarted && (quick || self.is_reset_tried()) => limits::CRASH.most,
+            _ if self.process.unstarted && (quick || self.judgement().is_reset_tried()) => limits::CRASH.most,
             true => limits::BACKOFF_TRIAL,
             false => grown,
         };

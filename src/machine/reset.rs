@@ -72,13 +72,6 @@ impl State {
         self.active().filter(|active| !is_told || !is_same(Some(active), before))
     }
 
-    /// True while the local files are tried, under whatever name.
-    pub(super) fn is_reset_tried(&self) -> bool {
-        let records = self.records();
-        let is_open = records.reset.as_ref().is_some_and(|reset| reset.failed.is_none()) && records.pin.is_none();
-        is_open && self.starts() > 0 && self.fallback.is_local(self.running())
-    }
-
     /// The kubelet ended by itself, or while no worker watched it; the local files are tried, or this runs in their place.
     pub(super) fn count_exit_after_reset(&mut self, ran: &RunningConfig, how: &str) {
         let is_local = self.fallback.is_local(ran);
@@ -149,7 +142,7 @@ impl State {
     /// be out of reach, is judged by its process.
     fn reset_until(&self) -> Option<(bool, Moment)> {
         let is_judged = self.suspended().is_none() || self.health.is_runtime_gone(self.clock.now);
-        let run = self.process.run().filter(|_| self.is_reset_tried() && is_judged)?;
+        let run = self.process.run().filter(|_| self.judgement().is_reset_tried() && is_judged)?;
         let Some(ready) = run.ready_at else {
             return Some((false, later(run.start_timeout_from, self.settings.start_timeout)));
         };

@@ -58,6 +58,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// What the kubelet is told as `WATCHDOG_USEC`.
+    pub(super) fn watchdog_interval(&self) -> Duration {
+        self.watchdog.unwrap_or(limits::WATCHDOG_INTERVAL)
+    }
+
     /// The boot id as it is written down.
     pub(super) fn boot_id(&self) -> String {
         format!("{:032x}", self.boot_id)

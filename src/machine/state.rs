@@ -391,7 +391,7 @@ impl State {
         if let Phase::RetryLater(_, why) = &records.phase {
             return Some((ConfigError::Load, format!("not to blame, will be tried again: {why}")));
         }
-        if records.phase.trial().is_some() || is_same(Some(assigned), proven) && self.runs(assigned) {
+        if records.phase.trial().is_some() || is_same(Some(assigned), proven) && self.judgement().runs(assigned) {
             return None;
         }
         self.bad_version(assigned).map(|bad| (bad.error, bad.detail.clone()))

@@ -63,16 +63,16 @@ fn condition(state: &State) -> Condition {
         (ConditionStatus::False, ConditionReason::ForbiddenByPolicy, message)
     } else if records.pin.is_some() {
         (ConditionStatus::Unknown, ConditionReason::Pinned, format!("An operator holds {active} until unpin"))
-    } else if let Some(suspension) = state.suspended().filter(|_| state.is_on_trial()) {
+    } else if let Some(suspension) = state.suspended().filter(|_| state.judgement().is_on_trial()) {
         let message = format!("On trial, nobody is blamed for now: {}", suspension.message());
         (ConditionStatus::Unknown, ConditionReason::TrialSuspended, message)
     } else if state.confirm_left().is_some() {
         let at = confirm_by(state).map(|time| format!(" at {time}")).unwrap_or_default();
         let message = format!("Healthy, and rolled back{at} unless somebody confirms {active}");
         (ConditionStatus::Unknown, ConditionReason::AwaitsConfirmation, message)
-    } else if state.is_on_trial() {
+    } else if state.judgement().is_on_trial() {
         let until = trial_ends(state).map(|time| format!(" until {time}")).unwrap_or_default();
-        let lacks: Vec<&str> = state.trial_lacks().into_iter().map(Signal::label).collect();
+        let lacks: Vec<&str> = state.judgement().trial_lacks().into_iter().map(Signal::label).collect();
         let lacks =
             if lacks.is_empty() { String::new() } else { format!(", not healthy for want of {}", lacks.join(", ")) };
         (ConditionStatus::Unknown, ConditionReason::OnTrial, format!("On trial{until}{lacks}: {active}"))
@@ -159,13 +159,13 @@ pub(crate) fn status_document(state: &State, version: Option<&str>) -> Value {
 
 /// Each signal the trial judges by, good or bad.
 fn signals(state: &State) -> Value {
-    let signals = state.trial_signals().into_iter();
+    let signals = state.judgement().trial_signals().into_iter();
     signals.map(|(signal, good)| (signal.label(), if good { "good" } else { "bad" })).collect()
 }
 
 /// The trial of what is assigned: whether it runs, how it ended, and since when it has been healthy.
 fn trial_state(state: &State) -> (&'static str, Option<String>) {
-    if !state.is_on_trial() {
+    if !state.judgement().is_on_trial() {
         let records = state.records();
         let assigned = records.assigned.as_ref().filter(|_| state.shows_recorded());
         let bad = assigned.and_then(|assigned| state.bad_version(assigned));

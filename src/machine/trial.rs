@@ -1,24 +1,24 @@
-//! The trial: when it is passed, and when it has failed.
+//! The trial: what follows from a verdict.
 
 use std::time::Duration;
 
 use super::asks::{Asker, Observation};
 use super::evidence::{Baseline, FailedRun, Failure, FailureFamily, Signal, Suspension};
 use super::io::Effect;
+use super::judgement::Role;
 use super::model::{Moment, later};
 use super::proposal::Proposal;
 use super::records::{Attempt, Phase, Records, Version};
+use super::verdict::Verdict;
 use super::versions::is_same;
 use super::{Kubelet, Level, Run, State, events, limits};
 use crate::kubelet_log;
 
 mod confirm;
 mod control_test;
-mod failing;
 mod outcome;
 mod progress;
 mod rollback;
-mod suspension;
 
 /// What is seen on the way to a verdict, and need not outlive a reboot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,29 +96,6 @@ impl State {
         self.health.observe_anew();
     }
 
-    /// True while the version that has to prove itself runs.
-    pub(super) fn is_on_trial(&self) -> bool {
-        let records = self.records();
-        records.pin.is_none() && records.phase.trial().is_some_and(|attempt| self.runs(&attempt.version))
-    }
-
-    /// True if this version or its content runs, or ran last.
-    pub(super) fn runs(&self, version: &Version) -> bool {
-        let running = self.running();
-        is_same(Some(version), self.active()) || running.digest.is_some() && version.digest == running.digest
-    }
-
-    /// True if what runs can fail: there is something else to go back to.
-    pub(super) fn is_judged(&self) -> bool {
-        self.is_on_trial()
-            && self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version))
-    }
-
-    /// True while what runs can fail: on trial, or in a control test.
-    pub(super) fn is_on_test(&self) -> bool {
-        self.is_observing() && (self.is_judged() || matches!(self.records().phase, Phase::ControlTest(..)))
-    }
-
     pub(super) fn tick_trial(&mut self) {
         self.update_suspension();
         self.update_observing();
@@ -129,16 +106,16 @@ impl State {
             return self.resolve_failure();
         }
         let Some(run) = self.process.run().filter(|_| self.trial.pending.is_none()).cloned() else { return };
-        if self.is_on_test()
-            && let Some((failure, detail)) = self.failing(&run)
-        {
-            return self.note_failure(failure, detail, Some(&run));
-        }
-        if self.is_on_trial() {
-            self.tick_progress();
-            self.tick_proof(&run);
-        } else if self.is_observing() {
-            self.tick_control_test(&run);
+        let (role, verdict) = (self.judgement().role(), self.judgement().verdict(&run));
+        match (role, verdict) {
+            (_, Verdict::Failing(failure, detail)) => return self.note_failure(failure, detail, Some(&run)),
+            (Role::Trial { .. }, verdict) => {
+                self.tick_progress();
+                self.tick_proof(&verdict);
+            }
+            (Role::ControlTest, verdict) => self.tick_control_test(&verdict),
+            (Role::Recovery, verdict) => self.tick_recovery(&verdict),
+            (Role::Reset | Role::Nothing, _) => {}
         }
         self.tick_adopted();
     }
@@ -175,12 +152,12 @@ impl State {
     fn resolve_failure(&mut self) {
         let Some(PendingFailure { failure, detail, run: failed, .. }) = self.trial.pending.take() else { return };
         let dead = matches!(self.kubelet(), Kubelet::Waiting { .. });
-        let (failure, detail) = self.runtime_given_up().unwrap_or((failure, detail));
+        let (failure, detail) = self.judgement().runtime_given_up().unwrap_or((failure, detail));
         // An exit is put to the control test in an outage of the API server as well: last known good then ends alike, or not.
         let is_tested = |suspension| match suspension {
             Suspension::ApiServer => dead,
             // After a reset the local files may be what takes it away.
-            Suspension::Runtime if self.is_reset_tried() => self.health.is_runtime_gone(self.clock.now),
+            Suspension::Runtime if self.judgement().is_reset_tried() => self.health.is_runtime_gone(self.clock.now),
             Suspension::Runtime => failure == Failure::Signal(Signal::Runtime),
             Suspension::DiskFull | Suspension::ShuttingDown => false,
         };
@@ -192,14 +169,15 @@ impl State {
             return;
         }
         match self.process.run() {
-            Some(run) if self.failing(run).is_none() => return, // it has recovered
+            Some(run) if self.judgement().failing(run).is_none() => return, // it has recovered
             None if !dead => return,
             _ => {}
         }
         // Whatever it was, it was the configuration's: health begins anew.
         self.lose_health();
+        let is_control_test = self.judgement().role() == Role::ControlTest;
         match self.records().phase.clone() {
-            Phase::Trial(_) | Phase::AwaitingConfirmation(..) if self.is_judged() => {
+            Phase::Trial(_) | Phase::AwaitingConfirmation(..) if self.judgement().is_judged() => {
                 let exits = self.count_exit(dead);
                 if let Some(attempt) = self.writer.attempt_mut() {
                     let lacked_contact = failed.lacked_contact || attempt.failed.lacked_contact;
@@ -216,16 +194,35 @@ impl State {
             }
             // Without a runtime a kubelet ends, or fails in whatever way.
             Phase::ControlTest(_, before)
-                if self.is_observing() && (failure.is_like(before) || self.is_runtime_away()) =>
+                if is_control_test && (failure.is_like(before) || self.judgement().is_runtime_away()) =>
             {
                 let name = Version::name(self.active());
                 self.not_to_blame(&format!("{name} fails in the same way ({detail})"));
             }
-            _ if dead && self.is_reset_tried() => self.count_exit_after_reset(&self.running().clone(), &detail),
+            _ if dead && self.judgement().is_reset_tried() => {
+                self.count_exit_after_reset(&self.running().clone(), &detail);
+            }
             _ => {}
         }
         if dead {
             self.wait_for_restart();
+        }
+    }
+
+    /// Nothing was observed for a while: the machine was suspended, or we were stopped. The kubelet may have been as
+    /// well, so that nothing is known of that time, neither good nor bad; and health is continuous, or begins anew.
+    pub(super) fn woke_up(&mut self, unwatched: Duration) {
+        let now = self.clock.now;
+        let waited = self.trial.waiting_since;
+        self.trial.waiting_since = waited.map(|since| later(since, unwatched)); // nobody saw whether what runs was well
+        if !self.judgement().is_observing() {
+            return;
+        }
+        if let Some(run) = self.process.run_mut() {
+            run.woke_up(now);
+        }
+        if let Some(attempt) = self.writer.attempt_mut() {
+            attempt.earned = Duration::ZERO;
         }
     }
 
@@ -244,13 +241,12 @@ impl State {
         self.writer.learn(|records| records.started = None); // the next worker does not miss it
         self.asks.forget_process();
         self.trial.pending = None; // whatever was pending while it ran
-        let testing = matches!(self.records().phase, Phase::ControlTest(..)) && self.is_observing();
-        if !self.is_judged() && !testing {
-            if self.is_on_trial() {
+        if !self.judgement().is_on_test() {
+            if self.judgement().is_on_trial() {
                 self.count_exit(true);
                 self.lose_health();
             }
-            if !self.is_reset_tried() {
+            if !self.judgement().is_reset_tried() {
                 self.count_exit_after_reset(&self.running().clone(), &detail);
                 return false;
             }
@@ -261,7 +257,7 @@ impl State {
 
     /// The health earned so far is kept, or lost by the verdict.
     fn keep_earned(&mut self, run: &Run) {
-        let (now, suspended, on_trial) = (self.clock.now, self.suspended().is_some(), self.is_on_trial());
+        let (now, suspended, on_trial) = (self.clock.now, self.suspended().is_some(), self.judgement().is_on_trial());
         let Some(attempt) = self.writer.attempt_mut().filter(|_| on_trial) else { return };
         if let Some(since) = run.healthy_since {
             attempt.earned += now.since(since);
@@ -271,39 +267,15 @@ impl State {
         }
     }
 
-    fn tick_proof(&mut self, run: &Run) {
+    fn tick_proof(&mut self, verdict: &Verdict) {
+        let passed = matches!(verdict, Verdict::Passed) && self.writer.is_idle();
+        let unconfirmed = |attempt: &Attempt| self.judgement().must_be_confirmed(attempt);
         match self.records().phase.clone() {
-            Phase::Trial(attempt) => {
-                let watched = self.running().healthz.is_none() || run.is_watched(self.clock.now);
-                let missing = self.settings.trial_duration.saturating_sub(attempt.earned);
-                // It may not be known yet whether it can be held against the version; but what fails is not proven.
-                if !watched
-                    || self.failing(run).is_some()
-                    || run.healthy_since.is_none_or(|since| !self.clock.lasted(since, missing))
-                    || !self.writer.is_idle()
-                {
-                    return;
-                }
-                if self.must_be_confirmed(&attempt) {
-                    self.await_confirmation(attempt);
-                } else {
-                    self.prove();
-                }
-            }
-            Phase::AwaitingConfirmation(attempt, wait) => {
-                if self.must_be_confirmed(&attempt) {
-                    self.tick_confirmation(&wait);
-                } else if self.writer.is_idle() && run.healthy_since.is_some() {
-                    self.prove();
-                }
-            }
+            Phase::AwaitingConfirmation(attempt, wait) if unconfirmed(&attempt) => self.tick_confirmation(&wait),
+            Phase::Trial(attempt) if passed && unconfirmed(&attempt) => self.await_confirmation(attempt),
+            Phase::Trial(_) | Phase::AwaitingConfirmation(..) if passed => self.prove(),
             _ => {}
         }
-    }
-
-    /// True unless it is known that there is nothing else to go back to.
-    fn must_be_confirmed(&self, attempt: &Attempt) -> bool {
-        attempt.needs_confirmation() && (self.is_judged() || self.fallback.is_awaited(self.records()))
     }
 
     /// What runs is last known good from now on.
@@ -363,7 +335,7 @@ impl State {
     /// What `status` and the metrics say of the trial.
     #[must_use]
     pub(crate) fn trial_remaining(&self) -> Option<Duration> {
-        let attempt = self.records().phase.trial().filter(|_| self.is_on_trial())?;
+        let attempt = self.records().phase.trial().filter(|_| self.judgement().is_on_trial())?;
         let healthy = self.process.run().and_then(|run| run.healthy_since);
         let healthy = healthy.map_or(Duration::ZERO, |since| self.clock.now.since(since));
         Some(self.settings.trial_duration.saturating_sub(attempt.earned + healthy))
@@ -373,19 +345,9 @@ impl State {
     /// only when that clock was stopped, or begins anew.
     #[must_use]
     pub fn trial_ends(&self) -> Option<Moment> {
-        let attempt = self.records().phase.trial().filter(|_| self.is_on_trial())?;
+        let attempt = self.records().phase.trial().filter(|_| self.judgement().is_on_trial())?;
         let since = self.process.run()?.healthy_since?;
         Some(later(since, self.settings.trial_duration.saturating_sub(attempt.earned)))
-    }
-
-    /// What has been bad for so long that the trial's clock stands still for it, whether or not the version can fail by that.
-    #[must_use]
-    pub(crate) fn trial_lacks(&self) -> Vec<Signal> {
-        let Some(run) = self.process.run().filter(|run| self.is_on_trial() && run.healthy_since.is_none()) else {
-            return Vec::new();
-        };
-        let lasts = |since: &Moment| self.clock.now.since(*since) >= self.settings.start_timeout;
-        run.bad.iter().filter(|(_, since)| lasts(since)).map(|(signal, _)| *signal).collect()
     }
 }
 

@@ -409,7 +409,7 @@ impl State {
     /// disk.
     pub(super) fn bad(&self, version: &Version, reason: BadReason, error: ConfigError, detail: &str) -> BadVersion {
         let kubelet = match reason {
-            BadReason::Failed(_) if self.runs(version) => self.process.started_kubelet(),
+            BadReason::Failed(_) if self.judgement().runs(version) => self.process.started_kubelet(),
             BadReason::Failed(_) | BadReason::Rejected => self.process.kubelet_id(),
         };
         BadVersion {

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::mutants::{Back, Defect, FoundBy, built, defects, hunted, needs as needed, number_of};
+use super::mutants::{self, Back, Defect, FoundBy, built, defects, hunted, needs as needed, number_of};
 use super::worlds::{self, Plan, on_all_cores};
 use testkit::sim::laws::Law;
 use testkit::sim::needs::Need;
@@ -93,12 +93,12 @@ fn brought_back(binary: &Path, defects: &[&'static Defect], so_far: impl Fn(&Rec
     record.into_inner().unwrap()
 }
 
-/// Names the defect whose worlds are run.
-const NEEDS: &str = "SIM_NEEDS";
+/// Names the defect, or the mutant, whose worlds are run.
+pub const NEEDS: &str = "SIM_NEEDS";
 
 /// What these worlds are to have.
 pub fn needs() -> &'static [Need] {
-    needed::of(&std::env::var(NEEDS).unwrap_or_default())
+    mutants::worlds_of(&std::env::var(NEEDS).unwrap_or_default())
 }
 
 fn is_named(defect: &Defect, part: &str) -> bool {
@@ -159,7 +159,7 @@ fn measured(all: &[Series]) -> Measured {
 }
 
 /// True if the same world breaks no law without the mutant.
-fn is_harmless(seed: u64) -> bool {
+pub fn is_harmless(seed: u64) -> bool {
     let Ok(this) = std::env::current_exe() else { return false };
     let mut command = Command::new(this);
     command.env_remove("SIM_MUTANT").env_remove("SIM_FOUND").env("SIM_SEED", seed.to_string());

@@ -17,10 +17,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::worlds::{self, Plan, on_all_cores};
+use super::found::is_harmless;
+use super::worlds::{self, Plan, fits, on_all_cores};
 use list::MUTANTS;
 use testkit::built::forget_package;
 use testkit::sim::laws::{Heed, Law};
+use testkit::sim::needs::Need;
 
 /// A fault.
 pub struct Mutant {
@@ -75,6 +77,12 @@ pub fn number_of(defect: &Defect) -> Option<u64> {
     number.map(|number| number as u64)
 }
 
+/// What the worlds of a mutant or a defect are to have, by its name: nothing, but where chance brings it too seldom.
+pub fn worlds_of(name: &str) -> &'static [Need] {
+    let directed = list::DIRECTED.iter().find(|(of, _)| *of == name).map(|(_, needs)| *needs);
+    directed.unwrap_or_else(|| needs::of(name))
+}
+
 /// What a build needs.
 const COPIED: &[&str] = &["Cargo.lock", "src", "crates", "tests", "benches", "examples", "packaging"];
 
@@ -103,7 +111,8 @@ pub fn all() -> bool {
         let at = usize::try_from(number).unwrap_or(usize::MAX);
         let Some(mutant) = MUTANTS.get(at) else { return false };
         if only == "1" || mutant.name.contains(&only) {
-            let result = hunted(&binary, number, &[]).unwrap_or_else(|error| error.to_string());
+            let worlds = [(super::found::NEEDS, mutant.name)];
+            let result = hunted(&binary, number, &worlds).unwrap_or_else(|error| error.to_string());
             println!("{:<18} {:<58} {result}", format!("{:?}", mutant.law), mutant.name);
             found.lock().unwrap()[at] = result;
         }
@@ -349,13 +358,14 @@ pub fn hunt(plan: Plan) -> bool {
     shared.is_some()
 }
 
-/// The world from this one on in which the law catches it, with the steps until then, and the worlds that panicked.
+/// The world from this one on in which the law catches it, with the steps until then, and the worlds that panicked. One that breaks a
+/// law without the mutant does not count.
 fn caught(law: Law, first: u64, plan: Plan) -> Option<(u64, u64, u64)> {
     let (mut steps, mut panics) = (0, 0);
-    for seed in first..first + WORLDS {
+    for seed in (first..first + WORLDS).filter(|seed| fits(*seed, plan)) {
         let outcome = worlds::run(seed, Plan { heed: Heed::Only(law), ..plan }, false);
         steps += outcome.steps;
-        if outcome.broken().is_some() {
+        if outcome.broken().is_some() && is_harmless(seed) {
             return Some((seed, steps, panics));
         }
         panics += u64::from(outcome.failure.is_some());
@@ -366,9 +376,9 @@ fn caught(law: Law, first: u64, plan: Plan) -> Option<(u64, u64, u64)> {
 /// Another law that catches it in as many steps.
 fn others(law: Law, seeds: RangeInclusive<u64>, steps: u64, plan: Plan) -> Option<Law> {
     let mut left = steps;
-    for seed in seeds {
+    for seed in seeds.filter(|seed| fits(*seed, plan)) {
         let outcome = worlds::run(seed, Plan { heed: Heed::AllBut(law), limit: left, ..plan }, false);
-        if let Some(other) = outcome.broken() {
+        if let Some(other) = outcome.broken().filter(|_| is_harmless(seed)) {
             return Some(other);
         }
         left = left.saturating_sub(outcome.steps).max(1);

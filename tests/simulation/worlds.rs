@@ -43,13 +43,17 @@ pub struct Plan {
     pub needs: &'static [Need],
 }
 
-/// The first seed from this one on whose world can have what it is to have.
-pub fn fitting(seed: u64, plan: Plan) -> u64 {
-    let fits = |seed: &u64| {
-        let chaos = Chaos::new(*seed, plan.heed, false);
+/// True if the world of this seed can have what it is to have.
+pub fn fits(seed: u64, plan: Plan) -> bool {
+    plan.needs.is_empty() || {
+        let chaos = Chaos::new(seed, plan.heed, false);
         plan.needs.iter().all(|need| chaos.has(*need))
-    };
-    if plan.needs.is_empty() { seed } else { (seed..seed + SOON).find(fits).unwrap_or(seed) }
+    }
+}
+
+/// The first such seed from this one on.
+pub fn fitting(seed: u64, plan: Plan) -> u64 {
+    (seed..seed + SOON).find(|seed| fits(*seed, plan)).unwrap_or(seed)
 }
 
 /// Runs the world of a seed, and its twin.

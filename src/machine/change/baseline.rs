@@ -31,13 +31,13 @@ impl State {
             baseline.insert(Signal::NodeReady);
         }
         let pinged = run.good.get(&Signal::Watchdog);
-        if pinged.is_some_and(|at| self.clock.now.since(*at) <= self.patience(Signal::Watchdog)) {
+        if pinged.is_some_and(|at| self.clock.now.since(*at) <= self.judgement().patience(Signal::Watchdog)) {
             baseline.insert(Signal::Watchdog);
         }
         // What was good on this node before may take its time with a kubelet that has just come up.
         let up_for = run.ready_at.map_or(Duration::MAX, |ready| self.clock.now.since(ready));
         let slow = [Signal::Healthz, Signal::NodeReady, Signal::Lease];
-        let slow = slow.into_iter().filter(|signal| up_for < self.patience(*signal));
+        let slow = slow.into_iter().filter(|signal| up_for < self.judgement().patience(*signal));
         baseline.extend(slow.filter(|signal| self.records().good_signals.contains(signal)));
         Some(baseline)
     }

@@ -152,7 +152,7 @@ impl State {
         let proven = is_same(Some(&version), records.last_known_good.as_ref());
         let before = records.phase.attempt().filter(|_| !matches!(records.phase, Phase::ControlTest(..))).cloned();
         let retried = before.as_ref().filter(|before| before.version.has_content(&rendered.digest));
-        let trying = before.as_ref().filter(|_| records.phase.trial().is_some() && self.is_on_trial());
+        let trying = before.as_ref().filter(|_| records.phase.trial().is_some() && self.judgement().is_on_trial());
         let had_contact = |it: &Attempt| it.contact_expected || it.baseline.as_ref().is_some_and(tells_of_contact);
         let mut contact_expected = retried.into_iter().chain(trying).any(had_contact);
         let pods = self.inventory_of_change().map(|inventory| inventory.pods.iter());
@@ -172,7 +172,7 @@ impl State {
             accepts_lost_pods: accepts_lost_pods(rendered.annotations.acknowledge.as_deref()),
             pods: pods.collect(),
             runtime: trying.and_then(|attempt| attempt.runtime.clone()).or_else(|| self.running().runtime.clone()),
-            runtime_answered: self.runtime_has_answered(),
+            runtime_answered: self.judgement().runtime_has_answered(),
             signed: rendered.admission.signed.clone(),
             ..Attempt::new(version.clone())
         };

@@ -110,14 +110,14 @@ impl State {
     /// True for the way back, also to what was proven before, and where no kubelet is ready that could be disturbed.
     fn is_urgent(&self, rendered: &Rendered) -> bool {
         let is_proven = self.records().proven.iter().any(|version| version.has_content(&rendered.digest));
-        let is_way_back = is_proven || self.fallback_content() == Some(&rendered.digest);
+        let is_way_back = is_proven || self.fallback.content(self.records()) == Some(&rendered.digest);
         is_way_back || !self.process.run().is_some_and(Run::is_ready)
     }
 
     /// What the Node is under, where a change is to wait for the end of that. It does not where the pressure may be the work
     /// of what runs, or of what it changes, or where somebody accepts the loss of pods. Conditions that are not known hold nothing.
     fn pressure_against(&self, rendered: &Rendered) -> BTreeSet<NodePressure> {
-        let unproven = self.records().phase.trial().is_some_and(|attempt| self.is_judged_content(&attempt.version));
+        let unproven = self.records().phase.trial().is_some_and(|attempt| self.judgement().can_fail(&attempt.version));
         let accepted = hazard::accepts_any_restart(rendered.annotations.acknowledge.as_deref());
         let before = &self.running().effective;
         // Of a local file that cannot be read, nobody knows that it would change anything.

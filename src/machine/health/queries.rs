@@ -9,7 +9,7 @@ use std::time::Duration;
 impl State {
     /// Begins to observe, or ends that.
     pub(in crate::machine) fn update_observing(&mut self) {
-        let (now, observing) = (self.clock.now, self.is_observing());
+        let (now, observing) = (self.clock.now, self.judgement().is_observing());
         let Some(run) = self.process.run_mut().filter(|run| run.is_ready() && observing) else {
             // Whether the node is still at fault is asked as well before the kubelet is up.
             let by_node = self.health.suspended.is_some_and(|(suspension, _)| suspension != Suspension::ApiServer);
@@ -39,12 +39,12 @@ impl State {
         let Some(run) = self.process.run().filter(|run| run.is_ready()) else { return false };
         let was_good = |signal: &Signal| *signal == Signal::Healthz || run.good.contains_key(signal);
         let mut silent = [Signal::Healthz, Signal::Watchdog].iter().filter(|signal| run.bad.contains_key(signal));
-        if self.is_observing() { !silent.any(was_good) } else { !self.liveness.is_unresponsive() }
+        if self.judgement().is_observing() { !silent.any(was_good) } else { !self.liveness.is_unresponsive() }
     }
 
     /// Asks; an earlier question of this kind is forgotten. False where there is nobody to ask.
     pub(in crate::machine) fn observe(&mut self, observation: Observation) -> bool {
-        let (runtime, healthz) = (self.runtime_socket(), self.running().healthz.clone());
+        let (runtime, healthz) = (self.judgement().runtime_socket().cloned(), self.running().healthz.clone());
         let query = match (observation, self.pid()) {
             (Observation::Healthz, _) => {
                 let Some(target) = healthz else { return false };
@@ -73,7 +73,7 @@ impl State {
             }
             self.health.due.insert(observation, self.clock.after(self.pause_after(observation)));
             match observation {
-                Observation::Lease if !self.is_contact_observed() => continue,
+                Observation::Lease if !self.judgement().is_contact_observed() => continue,
                 Observation::Pods if !self.may_lose_pods() => continue,
                 Observation::Lease => self.note_silence(),
                 _ => {}
@@ -102,7 +102,8 @@ impl State {
             Observation::Pods => limits::POD_QUERY_INTERVAL,
             Observation::Lease => {
                 // The trial's clock waits for the first renewal, which comes with the start.
-                let awaited = self.is_required_signal(Signal::Lease) || self.is_required_signal(Signal::ApiServer);
+                let judgement = self.judgement();
+                let awaited = judgement.requires(Signal::Lease) || judgement.requires(Signal::ApiServer);
                 let eager = self.process.run().is_some_and(|run| {
                     let fresh = run.is_fresh(run.ready_at, limits::QUERY_EAGER_FOR, self.clock.now);
                     fresh && awaited && !run.good.contains_key(&Signal::Lease)
@@ -114,8 +115,9 @@ impl State {
 
     /// True if the trial may fail by pods that are turned away.
     fn may_lose_pods(&self) -> bool {
-        self.is_on_trial()
-            && self.is_required_signal(Signal::Pods)
+        let judgement = self.judgement();
+        judgement.is_on_trial()
+            && judgement.requires(Signal::Pods)
             && self.records().phase.trial().is_some_and(|attempt| !attempt.accepts_lost_pods)
     }
 }

@@ -85,7 +85,7 @@ fn without_a_watchdog_nothing_is_said() {
     let mut state = running();
     state.settings.watchdog = None;
     assert_eq!(pings_seen(&mut state, 1..60, true), [0; 0]);
-    assert_eq!(state.watchdog_interval(), limits::WATCHDOG_INTERVAL);
+    assert_eq!(state.settings.watchdog_interval(), limits::WATCHDOG_INTERVAL);
     state.settings.watchdog = Some(Duration::from_secs(120));
-    assert_eq!(state.patience(Signal::Watchdog), Duration::from_secs(240));
+    assert_eq!(state.judgement().patience(Signal::Watchdog), Duration::from_secs(240));
 }

@@ -17,7 +17,7 @@ impl State {
             (attempt.earned, attempt.suspended) = (progress.earned, true);
         }
         self.judge_last_heartbeat();
-        if self.is_on_trial() {
+        if self.judgement().is_on_trial() {
             self.note_progress();
         } else {
             self.forget_progress();
@@ -31,7 +31,7 @@ impl State {
         let started = earlier(now, now.boot.saturating_sub(id.started));
         let ready_at = ready.map(|ready| earlier(now, now.boot.saturating_sub(ready)));
         let unseen = Run { id, started, resumed: Some(now), ready_at, start_timeout_from: now, ..Run::default() };
-        let noted = self.records().phase.trial().filter(|_| self.is_on_trial());
+        let noted = self.records().phase.trial().filter(|_| self.judgement().is_on_trial());
         match noted.and_then(|attempt| attempt.progress.as_ref()).filter(|progress| progress.run == id) {
             Some(progress) => Self::seen_before(&unseen, progress, now),
             None => unseen,
@@ -53,13 +53,13 @@ impl State {
 
     /// What is on record of the kubelet that runs, if it is on trial.
     fn progress_of_run(&self) -> Option<Progress> {
-        let run = self.process.run().filter(|_| self.is_on_trial())?;
+        let run = self.process.run().filter(|_| self.judgement().is_on_trial())?;
         self.records().phase.trial()?.progress.clone().filter(|progress| progress.run == run.id)
     }
 
     /// What a worker that goes on with this run has to know.
     fn progress(&self) -> Option<Progress> {
-        let run = self.process.run().filter(|_| self.is_on_trial())?;
+        let run = self.process.run().filter(|_| self.judgement().is_on_trial())?;
         let attempt = self.records().phase.trial()?;
         let now = self.clock.now;
         let earned = match run.healthy_since {
@@ -71,7 +71,8 @@ impl State {
         // turned away are seen anew.
         let short_of = |patience: Duration| patience.saturating_sub(limits::SUSPENSION_GRACE);
         let bad = run.held_against().filter(|(signal, _)| *signal != Signal::Pods);
-        let bad = bad.map(|(signal, since)| (signal, now.since(since).min(short_of(self.patience(signal)))));
+        let bad =
+            bad.map(|(signal, since)| (signal, now.since(since).min(short_of(self.judgement().patience(signal)))));
         let was_ready = run.good.contains_key(&Signal::NodeReady);
         Some(Progress {
             run: run.id,

@@ -23,7 +23,7 @@ impl State {
 
     /// The records after a rollback, and what failed.
     pub(in crate::machine) fn rolled_back(&self, failure: Failure, detail: &str) -> Option<(Records, Version)> {
-        let attempt = self.records().phase.trial().filter(|attempt| self.is_judged_content(&attempt.version))?;
+        let attempt = self.records().phase.trial().filter(|attempt| self.judgement().can_fail(&attempt.version))?;
         let attempt = Attempt { progress: None, ..attempt.clone() };
         let version = attempt.version.clone();
         let bad = self.bad(&version, BadReason::Failed(failure), ConfigError::Load, detail);

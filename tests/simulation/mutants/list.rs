@@ -1,6 +1,8 @@
 //! The faults.
 
+use testkit::sim::behaviour::Behaviour::{CutsOff, Good, Invalid};
 use testkit::sim::laws::Law;
+use testkit::sim::needs::Need::{self, Api, Boot, Kill, Policy, Put, Rot, Runtime, Stall, Wait};
 
 use super::Mutant;
 
@@ -15,6 +17,18 @@ pub const SHARED: &[(Law, &str)] = &[
     (Law::NothingLost, "with the record of last known good, what failed is lost as well, and what is damaged"),
     (Law::NotWhileAway, "a switch without a baseline does not converge in some worlds"),
     (Law::TrialEnds, "a trial that does not end does not converge either, in a world without faults"),
+];
+
+/// What the worlds of a mutant are to have, where chance would take some hundred of them to catch it.
+pub const DIRECTED: &[(&str, &[Need])] = &[
+    ("a stalled disk starts what the policy forbade since", &[Policy, Stall, Put(Good), Kill, Wait]),
+    ("nobody asks what a new policy says of what runs", &[Policy, Put(Good), Wait]),
+    ("nobody verifies the store", &[Rot, Put(Good), Wait]),
+    ("contact is not asked for", &[Put(CutsOff), Put(Good), Api]),
+    ("what is refused is tried", &[Put(Invalid), Put(Good)]),
+    ("a runtime that goes later is the configuration's affair", &[Put(Good), Wait, Runtime]),
+    ("an API server that is lost later is the configuration's affair", &[Put(Good), Wait, Api]),
+    ("boots have no limit", &[Put(CutsOff), Boot]),
 ];
 
 /// All of them. Each law has one, and but for those above one that it alone catches.
@@ -236,22 +250,18 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::Earned,
         name: "a third of the trial is enough",
-        file: "machine/trial.rs",
-        function: "tick_proof",
+        file: "machine/verdict.rs",
+        function: "has_lasted",
         original: "self.settings.trial_duration.saturating_sub(attempt.earned)",
         mutated: "(self.settings.trial_duration / 3).saturating_sub(attempt.earned)",
     },
     Mutant {
         law: Law::InContact,
         name: "contact is not asked for",
-        file: "machine/health.rs",
-        function: "update_health",
-        original: "up
-            && (self.running().healthz.is_none() || answers)
-            && self.suspended().is_none()
-            && !bad
-            && self.is_in_contact(run)",
-        mutated: "up && (self.running().healthz.is_none() || answers) && self.suspended().is_none()",
+        file: "machine/judgement.rs",
+        function: "signs",
+        original: "!run.bad.keys().any(|signal| self.requires(*signal)) && self.is_in_contact(run)",
+        mutated: "true",
     },
     Mutant {
         law: Law::StoppedForAReason,
@@ -359,7 +369,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::SickEnds,
         name: "what never comes up goes on",
-        file: "machine/trial/failing.rs",
+        file: "machine/verdict.rs",
         function: "failures",
         original: "!run.was_up && self.clock.lasted(run.start_timeout_from, self.settings.start_timeout)",
         mutated: "false",
@@ -402,7 +412,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::GoodIsKept,
         name: "what is up may still be late",
-        file: "machine/trial/failing.rs",
+        file: "machine/verdict.rs",
         function: "failures",
         original: "!run.was_up && self.clock.lasted(run.start_timeout_from, self.settings.start_timeout)",
         mutated: "self.clock.lasted(run.start_timeout_from, self.settings.start_timeout)",
@@ -410,7 +420,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::NotBlamed,
         name: "a runtime that goes later is the configuration's affair",
-        file: "machine/trial/suspension.rs",
+        file: "machine/judgement.rs",
         function: "suspension",
         original: "!self.is_attributable(Signal::Runtime)",
         mutated: "false",
@@ -418,7 +428,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::NotBlamed,
         name: "an API server that is lost later is the configuration's affair",
-        file: "machine/trial/suspension.rs",
+        file: "machine/judgement.rs",
         function: "suspension",
         original: "!self.is_attributable(Signal::ApiServer)",
         mutated: "false",
@@ -426,7 +436,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::NotBlamed,
         name: "the runtime is the configuration's affair",
-        file: "machine/trial/suspension.rs",
+        file: "machine/judgement.rs",
         function: "is_runtime_away",
         original: "seen.runtime == Some(false)",
         mutated: "false",
@@ -444,7 +454,7 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::RetryLater,
         name: "a cleared version is not tried again",
         file: "machine/trial/control_test.rs",
-        function: "tick_control_test",
+        function: "tick_recovery",
         original: "is_healthy || is_waited_for",
         mutated: "is_healthy && self.suspended().is_some()",
     },
@@ -459,8 +469,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         law: Law::TrialEnds,
         name: "a trial takes ever longer",
-        file: "machine/trial.rs",
-        function: "tick_proof",
+        file: "machine/verdict.rs",
+        function: "has_lasted",
         original: "self.settings.trial_duration.saturating_sub(attempt.earned)",
         mutated: "(1000 * self.settings.trial_duration).saturating_sub(attempt.earned)",
     },

@@ -113,7 +113,7 @@ pub const DEFECTS: &[Defect] = &[
         "C3",
         Review,
         "A kubelet that hung in a trial which could not judge by that sign was left to the trial for ever.",
-        edit("machine/liveness.rs", "is_hang_judged", "is_starting || self.is_required_signal(by)", "true"),
+        edit("machine/liveness.rs", "is_hang_judged", "is_starting || judgement.requires(by)", "true"),
     ),
     defect(
         "C4",
@@ -175,14 +175,14 @@ pub const DEFECTS: &[Defect] = &[
         "C10",
         Review,
         "A cleared version waited for a health of last known good that never came.",
-        edit("machine/trial/control_test.rs", "tick_control_test", "is_healthy || is_waited_for", "is_healthy"),
+        edit("machine/trial/control_test.rs", "tick_recovery", "is_healthy || is_waited_for", "is_healthy"),
     ),
     defect(
         "C11",
         Review,
         "A container runtime that went away during the trial and stayed away left it without an end.",
         edit(
-            "machine/trial/suspension.rs",
+            "machine/verdict.rs",
             "runtime_given_up",
             "first && self.is_judged() && self.health.is_runtime_gone(self.clock.now)",
             "false",
@@ -193,7 +193,7 @@ pub const DEFECTS: &[Defect] = &[
         Review,
         "A node that was cut off from its next boot on was never judged for it.",
         edit(
-            "machine/trial/suspension.rs",
+            "machine/judgement.rs",
             "is_attributable",
             "attempt.contact_boot == boot_id",
             "attempt.contact_boot == boot_id || !attempt.contact_boot.is_empty()",
@@ -261,7 +261,7 @@ pub const DEFECTS: &[Defect] = &[
         "R2",
         Review,
         "A Node that was not Ready for want of a container runtime was blamed.",
-        edit("machine/trial/failing.rs", "failures", "*signal != Signal::NodeReady || !self.is_runtime_away()", "true"),
+        edit("machine/verdict.rs", "failures", "*signal != Signal::NodeReady || !self.is_runtime_away()", "true"),
     ),
     defect(
         "R3",
@@ -273,7 +273,12 @@ pub const DEFECTS: &[Defect] = &[
         "R4",
         Review,
         "A confirmation of what did not run was answered, and had no effect.",
-        edit("machine/operate.rs", "confirm", "self.records().pin.is_some() && !self.runs(&version)", "false"),
+        edit(
+            "machine/operate.rs",
+            "confirm",
+            "self.records().pin.is_some() && !self.judgement().runs(&version)",
+            "false",
+        ),
     ),
     defect(
         "R5",
@@ -297,7 +302,12 @@ pub const DEFECTS: &[Defect] = &[
         "R8",
         Review,
         "A trial whose clock stood still did not say for want of what.",
-        edit("machine/trial.rs", "trial_lacks", "self.clock.now.since(*since) >= self.settings.start_timeout", "false"),
+        edit(
+            "machine/verdict.rs",
+            "trial_lacks",
+            "self.clock.now.since(*since) >= self.settings.start_timeout",
+            "false",
+        ),
     ),
     defect("R9", Review, "A sleep of the machine counted as health.", Mutant("a sleep counts as health")),
     defect(
@@ -394,7 +404,7 @@ pub const DEFECTS: &[Defect] = &[
         Breaker,
         "Exits in an outage that began right after the change were blamed.",
         edit(
-            "machine/trial/control_test.rs",
+            "machine/verdict.rs",
             "finding",
             "failed.in_outage || failed.lacked_contact && failed.control_lacked_it",
             "false",
@@ -417,7 +427,7 @@ pub const DEFECTS: &[Defect] = &[
         "After a reset content that equals the local files under another name had no way back.",
         edit(
             "machine/fallback.rs",
-            "fallback_content",
+            "content",
             "records.last_known_good.as_ref().or(records.in_place_of_local())",
             "records.last_known_good.as_ref()",
         ),
@@ -504,7 +514,7 @@ pub const DEFECTS: &[Defect] = &[
         edit(
             "machine/process.rs",
             "wait_for_restart",
-            "self.process.unstarted && (quick || self.is_reset_tried())",
+            "self.process.unstarted && (quick || self.judgement().is_reset_tried())",
             "false",
         ),
     ),
@@ -524,17 +534,17 @@ pub const DEFECTS: &[Defect] = &[
         Breaker,
         "An outage during the control test kept what had died before it from being blamed.",
         edit(
-            "machine/health.rs",
-            "is_process_well",
-            "self.suspended().is_none_or(|it| it == Suspension::ApiServer)",
-            "self.suspended().is_none()",
+            "machine/judgement.rs",
+            "signs",
+            "self.health.suspended().is_some_and(|it| it != Suspension::ApiServer)",
+            "self.health.suspended().is_some()",
         ),
     ),
     defect(
         "B23",
         Breaker,
         "After a reset a runtime that was away and a full disk were held against the local files.",
-        edit("machine/trial.rs", "note_exit", "!self.is_reset_tried()", "true"),
+        edit("machine/trial.rs", "note_exit", "!self.judgement().is_reset_tried()", "true"),
     ),
     defect(
         "B24",

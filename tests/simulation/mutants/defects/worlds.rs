@@ -32,12 +32,7 @@ pub const DEFECTS: &[Defect] = &[
         "W4",
         World,
         "A confirmed version was proven right after a boot, before it was healthy.",
-        edit(
-            "machine/trial.rs",
-            "tick_proof",
-            "self.writer.is_idle() && run.healthy_since.is_some()",
-            "self.writer.is_idle()",
-        ),
+        edit("machine/verdict.rs", "verdict", "is_confirmed && run.healthy_since.is_some()", "is_confirmed"),
     ),
     defect(
         "W5",
@@ -118,18 +113,13 @@ pub const DEFECTS: &[Defect] = &[
         "W14",
         World,
         "A container runtime that nobody could look at any more was held against the version.",
-        edit("machine/trial/failing.rs", "failures", "*signal != Signal::Runtime || self.is_runtime_away()", "true"),
+        edit("machine/verdict.rs", "failures", "*signal != Signal::Runtime || self.is_runtime_away()", "true"),
     ),
     defect(
         "W15",
         World,
         "A Node was held against the version while no question about it was answered.",
-        edit(
-            "machine/trial/failing.rs",
-            "failures",
-            "heard || !matches!(signal, Signal::NodeReady | Signal::Lease)",
-            "true",
-        ),
+        edit("machine/verdict.rs", "failures", "heard || !matches!(signal, Signal::NodeReady | Signal::Lease)", "true"),
     ),
     defect(
         "W16",
@@ -169,7 +159,7 @@ pub const DEFECTS: &[Defect] = &[
         "W20",
         World,
         "Pressure held no change on a node whose own content had been adopted under another name.",
-        edit("machine/change/gate.rs", "pressure_against", "self.is_judged_content(&attempt.version)", "true"),
+        edit("machine/change/gate.rs", "pressure_against", "self.judgement().can_fail(&attempt.version)", "true"),
     ),
     defect(
         "W21",
@@ -201,7 +191,7 @@ pub const DEFECTS: &[Defect] = &[
         edit(
             "machine/trial/control_test.rs",
             "tick_control_test",
-            "self.is_waited_for(needed(failure, attempt.failed, trial))",
+            "self.is_waited_for(needed(failure, attempt.failed, self.settings.trial_duration))",
             "false",
         ),
     ),
@@ -209,7 +199,7 @@ pub const DEFECTS: &[Defect] = &[
         "W25",
         World,
         "A trial in which healthz flapped never ended.",
-        edit("machine/trial/failing.rs", "failures", "breaks >= limits::TRIAL_BREAKS", "false"),
+        edit("machine/verdict.rs", "failures", "breaks >= limits::TRIAL_BREAKS", "false"),
     ),
     defect(
         "W26",
