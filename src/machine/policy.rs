@@ -15,7 +15,9 @@ pub(super) struct Policy {
     known: PolicyState,
     /// It was read in this life.
     is_read: bool,
-    /// It forbids what runs.
+    /// What it was held against: what runs, by its name.
+    held_against: Option<Version>,
+    /// It forbids that.
     forbids: Option<Violation>,
     /// When it is asked about what runs.
     next: Pause,
@@ -154,6 +156,7 @@ impl State {
 
     /// What the policy said of what is about to run.
     pub(super) fn policy_at_start(&mut self, version: Option<&Version>, admission: Option<&Admission>) {
+        self.policy.held_against = version.cloned();
         if let Some(admission) = admission {
             self.note_policy(&admission.policy);
         }
@@ -168,8 +171,13 @@ impl State {
         self.policy.forbids = forbids;
     }
 
-    /// Asks what the policy says of what runs.
+    /// Asks what the policy says of what runs. Under another name, with the same content, it may be another namespace's.
     pub(super) fn tick_policy(&mut self) {
+        if self.policy.held_against.as_ref() != self.active() {
+            self.policy.held_against = self.active().cloned();
+            self.asks.forget(Asker::Policy);
+            self.ask_policy();
+        }
         let due = self.is_time_to_ask(Asker::Policy, &self.policy.next);
         let now = !self.is_verified_soon() || !self.policy.is_read;
         let can = self.process.run().is_some() && !self.is_leaving() && now;

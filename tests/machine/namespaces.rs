@@ -1,5 +1,6 @@
 //! The namespace of a ConfigMap is asked before anything of it is fetched, saved or told.
 
+use kubelet_config::assignment::Assignment;
 use kubelet_config::policy::PolicyState;
 use kubelet_config::preflight::PreflightResult;
 use kubelet_config::status::PreflightAnswer;
@@ -127,4 +128,21 @@ fn a_stalled_disk_does_not_start_what_the_policy_forbade_since() {
     assert_eq!(condition(&node).0, "ForbiddenByPolicy");
     node.stall().exit(1).until_start(60).unwrap();
     assert_eq!(node.running(), Some(""), "{:?}", node.starts);
+}
+
+/// The same content goes on as the local configuration, which is in no namespace: what the policy said of the name before is not said of it.
+#[test]
+fn what_goes_on_as_the_local_configuration_is_in_no_namespace() {
+    let mut node = Node::new();
+    node.alias("a", "local").pass(60);
+    node.assign("a").pass(60);
+    node.store.foreign.insert("n".to_owned());
+    node.store.forbidden.insert("a".to_owned());
+    node.store.policy = PolicyState::InForce;
+    node.step(Input::PolicyChanged).pass(60);
+    assert_eq!((node.running(), condition(&node).0), (Some(""), "ForbiddenByPolicy"));
+    node.step(Input::Node(Assignment::Local)).pass(60);
+    let (reason, message) = condition(&node);
+    assert_eq!((node.starts.len(), node.running()), (1, Some("")), "{message}");
+    assert_ne!(reason, "ForbiddenByPolicy", "{message}");
 }

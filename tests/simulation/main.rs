@@ -185,6 +185,7 @@ const FAILED_ONCE: &[u64] = &[
     239,
     585,
     595,
+    602,
 ];
 
 fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {

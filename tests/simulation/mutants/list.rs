@@ -1,8 +1,11 @@
 //! The faults.
 
-use testkit::sim::behaviour::Behaviour::{CutsOff, Good, Invalid};
+use testkit::sim::behaviour::Behaviour::{CutsOff, DiesAfter, Good, Invalid};
 use testkit::sim::laws::Law;
-use testkit::sim::needs::Need::{self, Api, Boot, Kill, Policy, Put, Rot, Runtime, Stall, Wait};
+use testkit::sim::needs::Need::{
+    self, Api, Boot, Kill, Policy, Pressure, Put, Request, Rot, Runtime, Sleep, Stall, StandsStill, Unjudged, Wait,
+    Worker,
+};
 
 use super::Mutant;
 
@@ -29,6 +32,12 @@ pub const DIRECTED: &[(&str, &[Need])] = &[
     ("a runtime that goes later is the configuration's affair", &[Put(Good), Wait, Runtime]),
     ("an API server that is lost later is the configuration's affair", &[Put(Good), Wait, Api]),
     ("boots have no limit", &[Put(CutsOff), Boot]),
+    ("a sleep counts as health", &[Sleep, Put(Good)]),
+    ("an exit that no worker saw is none", &[Put(Good), Put(DiesAfter(5)), Worker, Kill]),
+    ("a change that waits for the API server goes on asking as it did", &[StandsStill, Api, Put(Good)]),
+    ("a change does not wait for the end of a pressure", &[Pressure, Put(Good)]),
+    ("the runtime is the configuration's affair", &[Put(Good), Wait, Runtime]),
+    ("a request waits for an answer that never comes", &[Request, Unjudged]),
 ];
 
 /// All of them. Each law has one, and but for those above one that it alone catches.
