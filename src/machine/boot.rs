@@ -9,7 +9,7 @@ use super::model::{Beginning, KubeletId, Moment};
 use super::pause::Pause;
 use super::record_writer::RecordWriter;
 use super::records::{ConfirmationWait, Phase, RecordFile, Records, Stored};
-use super::{Kubelet, Level, State, events, limits};
+use super::{Kubelet, Level, RunningConfig, State, events, limits};
 
 /// The reading of the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +26,10 @@ pub(super) struct Reading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Missed {
     failure: Failure,
+    /// What the kubelet ran that ended.
+    ran: Option<RunningConfig>,
+    /// It is an exit that was counted against the version on trial.
+    is_counted: bool,
     /// What to say of it.
     detail: String,
     /// An observation of the node is waited for until then.
@@ -153,8 +157,13 @@ impl State {
                 let spent = Some(attempt.tries).filter(|tries| *tries >= self.settings.boots);
                 let detail = |tries| format!("{tries} starts of the supervisor passed without proof");
                 let until = self.clock.now;
-                self.reading.missed =
-                    spent.map(|tries| Missed { failure: Failure::Boots, detail: detail(tries), until });
+                self.reading.missed = spent.map(|tries| Missed {
+                    failure: Failure::Boots,
+                    ran: None,
+                    is_counted: false,
+                    detail: detail(tries),
+                    until,
+                });
                 attempt.tries += 1;
             }
             // Another boot's clock: it goes on with what was noted, less what may have passed since. So a node that reboots
@@ -172,23 +181,30 @@ impl State {
     pub(super) fn is_try_open(&self) -> bool {
         let asks = self.asks.is_open(Asker::Observed(Observation::Environment));
         let is_open =
-            |missed: &Missed| self.fallback.is_awaited(self.records()) || asks && !self.clock.reached(missed.until);
+            |missed: &Missed| self.judgement().is_way_back_awaited() || asks && !self.clock.reached(missed.until);
         self.reading.missed.as_ref().is_some_and(is_open)
     }
 
-    /// A kubelet that a worker before us left is gone.
+    /// A kubelet that a worker before us left is gone. Where that may be held against something, the node is looked at first.
     pub(super) fn miss_former(&mut self) {
         let former = self.process.former();
-        if let Some(started) = self.records().started.clone().filter(|started| former != Some(started.run)) {
+        let started = self.records().started.clone().filter(|started| former != Some(started.run));
+        if started.is_some() {
             self.writer.learn(|records| records.started = None);
-            self.count_exit_after_reset(&started.config, "while no worker watched it");
         }
-        let Some(exits) = self.count_missed_exit() else { return };
-        let detail = format!("the kubelet ended {exits} times within the trial, last while no worker watched it");
+        let exits = self.count_missed_exit();
+        let is_tested = self.records().reset.is_some() || matches!(self.records().phase, Phase::ControlTest(..));
+        let ran = started.map(|started| started.config).filter(|_| is_tested);
+        if exits.is_none() && ran.is_none() {
+            return;
+        }
+        let times = exits.map_or(String::new(), |exits| format!(" {exits} times within the trial, last"));
+        let detail = format!("the kubelet ended{times} while no worker watched it");
         self.log(Level::Warn, detail.clone());
         self.observe(Observation::Environment);
         let until = self.clock.after(limits::QUERY_DEADLINE);
-        self.reading.missed = Some(Missed { failure: Failure::Exits, detail, until });
+        let is_counted = exits.is_some();
+        self.reading.missed = Some(Missed { failure: Failure::Exits, ran, is_counted, detail, until });
     }
 
     /// Nothing runs any more, and no record has been read so far: that is waited for no longer than at any other start.
@@ -204,12 +220,19 @@ impl State {
         }
     }
 
-    /// True if the exits that were counted fail the version. One while the node is known to be ill does not count.
-    fn is_missed_exit_counted(&mut self) -> bool {
+    /// An exit that no worker saw, once the node was looked at. True if the version on trial fails by it: one while the node is known to
+    /// be ill does not count.
+    fn is_failed_by_missed_exit(&mut self, missed: &Missed) -> bool {
         let seen = self.health.environment(&self.clock);
         let is_ill =
             seen.is_some_and(|seen| seen.disk_full || seen.shutting_down) || self.judgement().is_runtime_away();
-        let Some(attempt) = self.writer.attempt_mut() else { return false };
+        if let Some(ran) = missed.ran.as_ref().filter(|_| !is_ill) {
+            self.count_exit_after_reset(ran, "while no worker watched it");
+        }
+        if let Some(ran) = &missed.ran {
+            self.note_exit_in_test(ran, &missed.detail);
+        }
+        let Some(attempt) = self.writer.attempt_mut().filter(|_| missed.is_counted) else { return false };
         attempt.exits = attempt.exits.saturating_sub(u32::from(is_ill));
         let counts = attempt.exits >= limits::TRIAL_EXITS;
         self.writer.write_soon();
@@ -221,12 +244,12 @@ impl State {
         if self.is_try_open() {
             return;
         }
-        let Some(Missed { failure, detail, .. }) = self.reading.missed.take() else { return };
-        if failure == Failure::Exits && !self.is_missed_exit_counted() {
+        let Some(missed) = self.reading.missed.take() else { return };
+        if missed.failure == Failure::Exits && !self.is_failed_by_missed_exit(&missed) {
             return;
         }
         if self.records().phase.trial().is_some_and(|attempt| self.judgement().can_fail(&attempt.version)) {
-            self.roll_back(failure, &detail);
+            self.roll_back(missed.failure, &missed.detail);
         }
     }
 

@@ -34,6 +34,8 @@ pub(super) struct Change {
     stage: Stage,
     /// When this node starts the change, if many nodes have the same one; `None`: now.
     starts_at: Option<Moment>,
+    /// What ran when it was compared and weighed.
+    against: Option<Digest>,
     /// It is refused for hazards of these classes.
     hazards: BTreeSet<HazardClass>,
 }
@@ -62,6 +64,10 @@ pub(super) struct ChangeTimes {
 }
 
 impl Change {
+    fn new(source: Option<Source>, stage: Stage, starts_at: Option<Moment>) -> Self {
+        Self { source, stage, starts_at, against: None, hazards: BTreeSet::new() }
+    }
+
     /// The accepted configuration, before its switch is recorded.
     fn accepted_rendering(&self) -> Option<&Rendered> {
         match &self.stage {
@@ -138,7 +144,7 @@ impl State {
     /// True if nothing is assigned, the records do not say so yet but could, and no change is under way that will see to it.
     pub(super) fn is_reset_due(&self) -> bool {
         let is_due = !self.is_held() && matches!(self.resolution(), Some(Resolution::Local)) && !self.is_reset();
-        is_due && self.change.is_none() && self.writer.failure().is_none()
+        is_due && self.change.is_none() && self.writer.obstacle().is_none()
     }
 
     pub(super) fn is_reset(&self) -> bool {
@@ -160,7 +166,7 @@ impl State {
             return self.record_reset();
         }
         self.ask_load(Asker::Change, None, limits::STORE_DEADLINE);
-        self.change = Some(Change { source: None, stage: Stage::Loading, starts_at: None, hazards: BTreeSet::new() });
+        self.change = Some(Change::new(None, Stage::Loading, None));
     }
 
     /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble, once nothing is in the way.
@@ -209,7 +215,7 @@ impl State {
             None => self.load_change(&source),
         };
         let starts_at = self.spread_start(&source);
-        self.change = Some(Change { source: Some(source), stage, starts_at, hazards: BTreeSet::new() });
+        self.change = Some(Change::new(Some(source), stage, starts_at));
     }
 
     fn load_change(&mut self, source: &Source) -> Stage {
@@ -275,7 +281,10 @@ impl State {
     }
 
     pub(super) fn change_loaded(&mut self, result: Result<Rendered, RenderError>) {
-        let Some(Change { source, stage: Stage::Loading, .. }) = self.change.clone() else { return };
+        let against = self.running().digest.clone();
+        let Some(change) = self.change.as_mut().filter(|change| change.stage == Stage::Loading) else { return };
+        change.against = against;
+        let source = change.source.clone();
         let Some(source) = source else { return self.reset_loaded(result) };
         match result {
             Ok(rendered) => {
@@ -400,7 +409,7 @@ impl State {
     /// True while it waits for its turn, is held, or no record can be written: that may take long.
     fn is_change_held_back(&self) -> bool {
         // Nothing is switched to while nothing can be written.
-        let is_stuck = self.writer.failure().is_some();
+        let is_stuck = self.writer.obstacle().is_some();
         self.is_change_accepted() && (is_stuck || self.waiting_for().is_some() || self.pending_start().is_some())
     }
 

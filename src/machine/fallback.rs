@@ -3,8 +3,7 @@
 //!
 //! | what would be gone back to | its content |
 //! |---|---|
-//! | last known good | on record; where native recorded its name alone, it is loaded |
-//! | after a reset whose local files have failed: what was last known good before | on record |
+//! | the next rung of the ladder, but for what this binary refuses or failed with | on record; where native recorded its name alone, it is loaded |
 //! | else the local files | as they were read last; while a version is tried, they are loaded |
 //!
 //! - While it is loaded for the first time nothing is judged. A store that gives no answer is not waited for: what is tried is judged,
@@ -14,7 +13,6 @@
 use super::asks::Asker;
 use super::model::{RenderError, Rendered};
 use super::pause::Pause;
-use super::records::Records;
 use super::versions::Version;
 use super::{Kubelet, RunningConfig, State, limits};
 use kubelet_config::digest::Digest;
@@ -24,9 +22,9 @@ use kubelet_config::digest::Digest;
 pub(super) struct Fallback {
     /// Content of the local files, as they were last read.
     local: Option<Digest>,
-    /// What is being loaded; none is the local configuration.
+    /// What was asked for last; none is the local configuration.
     asked: Option<Version>,
-    /// It was loaded, or cannot be.
+    /// That was loaded, or cannot be.
     is_settled: bool,
     /// When it is asked for again that was not answered.
     next: Pause,
@@ -48,24 +46,14 @@ impl Fallback {
         self.local = Some(content);
     }
 
-    /// The content of what would be gone back to, if it is known.
-    pub(super) fn content<'a>(&'a self, records: &'a Records) -> Option<&'a Digest> {
-        match records.last_known_good.as_ref().or(records.in_place_of_local()) {
-            Some(version) => version.digest.as_ref(),
-            None => self.local(),
-        }
+    /// True if this, which would be gone back to and is not known, will be within moments.
+    pub(super) fn is_awaited(&self, way_back: Option<&Version>) -> bool {
+        !self.is_settled(way_back) && self.next.failures() == 0
     }
 
-    /// True if its content is not known yet, and will be within moments.
-    pub(super) fn is_awaited(&self, records: &Records) -> bool {
-        self.is_unknown(records) && !self.is_settled && self.next.failures() == 0
-    }
-
-    fn is_unknown(&self, records: &Records) -> bool {
-        match &records.last_known_good {
-            Some(version) => version.digest.is_none(),
-            None => self.local.is_none() && records.phase.attempt().is_some(),
-        }
+    /// It was loaded, or cannot be.
+    fn is_settled(&self, way_back: Option<&Version>) -> bool {
+        self.is_settled && self.asked.as_ref() == way_back
     }
 
     /// The local files, under whatever name.
@@ -77,21 +65,24 @@ impl Fallback {
 impl State {
     /// Has it loaded, if it is to be known and is not.
     pub(super) fn tick_fallback(&mut self) {
-        let Fallback { is_settled, next, .. } = &self.fallback;
-        let is_due = !is_settled && !self.asks.is_open(Asker::Fallback) && !next.lasts(&self.clock);
-        if !is_due || !self.fallback.is_unknown(self.records()) || *self.kubelet() == Kubelet::NotBegun {
+        let judgement = self.judgement();
+        let is_due = !self.asks.is_open(Asker::Fallback) && judgement.is_way_back_unknown();
+        if !is_due || *self.kubelet() == Kubelet::NotBegun {
             return;
         }
-        let proven = self.records().last_known_good.clone();
-        self.ask_load(Asker::Fallback, proven.clone(), limits::LOAD_DEADLINE);
-        self.fallback.asked = proven;
+        let way_back = judgement.way_back().cloned();
+        if self.fallback.is_settled(way_back.as_ref()) || self.fallback.next.lasts(&self.clock) {
+            return;
+        }
+        self.ask_load(Asker::Fallback, way_back.clone(), limits::LOAD_DEADLINE);
+        (self.fallback.asked, self.fallback.is_settled) = (way_back, false);
         self.fallback.next.begin();
     }
 
     /// The answer to that.
     pub(super) fn fallback_loaded(&mut self, result: Result<Rendered, RenderError>) {
-        let asked = self.fallback.asked.take();
-        if asked != self.records().last_known_good {
+        let asked = self.fallback.asked.clone();
+        if asked.as_ref() != self.judgement().way_back() {
             return; // it is another one by now
         }
         if matches!(result, Err(RenderError::NoAnswer(_))) {

@@ -22,8 +22,9 @@ use super::fallback::Fallback;
 use super::health::Health;
 use super::process::Process;
 use super::records::{Attempt, Phase, Records, Version};
-use super::versions::is_same;
-use super::{Run, RunningConfig, Settings, State, limits};
+use super::versions::{Versions, is_same};
+use super::{Run, RunningConfig, Settings, State, ladder, limits};
+use kubelet_config::digest::Digest;
 
 /// What a verdict goes by.
 pub(super) struct Judgement<'a> {
@@ -32,6 +33,7 @@ pub(super) struct Judgement<'a> {
     pub(super) health: &'a Health,
     pub(super) settings: &'a Settings,
     pub(super) clock: &'a Clock,
+    versions: &'a Versions,
     fallback: &'a Fallback,
     /// What runs was healthy for long enough to try again what was cleared.
     has_recovered: bool,
@@ -76,6 +78,7 @@ impl State {
             health: &self.health,
             settings: &self.settings,
             clock: &self.clock,
+            versions: &self.versions,
             fallback: &self.fallback,
             has_recovered: self.trial.has_recovered(),
         }
@@ -147,14 +150,38 @@ impl<'a> Judgement<'a> {
     /// True if failures can be held against this version: there is something else to go back to, as far as that can be
     /// known.
     pub(super) fn can_fail(&self, version: &Version) -> bool {
-        let content = self.fallback.content(self.records);
-        let known = content.is_some() || !self.fallback.is_awaited(self.records);
+        let content = self.way_back_content();
+        let known = content.is_some() || !self.is_way_back_awaited();
         known && (version.digest.is_none() || content != version.digest.as_ref())
+    }
+
+    /// What would be gone back to; `None` is the local configuration.
+    pub(super) fn way_back(&self) -> Option<&'a Version> {
+        ladder::way_back(self.records, self.process.current_kubelet(), self.versions, self.clock)
+    }
+
+    /// The content of that, if it is known.
+    pub(super) fn way_back_content(&self) -> Option<&'a Digest> {
+        match self.way_back() {
+            Some(version) => version.digest.as_ref(),
+            None => self.fallback.local(),
+        }
+    }
+
+    /// True if that is not known yet, and will be within moments.
+    pub(super) fn is_way_back_awaited(&self) -> bool {
+        self.is_way_back_unknown() && self.fallback.is_awaited(self.way_back())
+    }
+
+    /// True if that is not known, and it matters.
+    pub(super) fn is_way_back_unknown(&self) -> bool {
+        let matters = self.way_back().is_some() || self.attempt().is_some();
+        matters && self.way_back_content().is_none()
     }
 
     /// True unless it is known that there is nothing else to go back to.
     pub(super) fn must_be_confirmed(&self, attempt: &Attempt) -> bool {
-        attempt.needs_confirmation() && (self.is_judged() || self.fallback.is_awaited(self.records))
+        attempt.needs_confirmation() && (self.is_judged() || self.is_way_back_awaited())
     }
 
     fn attempt(&self) -> Option<&'a Attempt> {
@@ -219,7 +246,7 @@ impl<'a> Judgement<'a> {
         let around = [Signal::ApiServer, Signal::Runtime];
         let settled = run.has_contact()
             && around.iter().all(|signal| !run.bad.contains_key(signal))
-            && run.ready_at.is_some_and(|ready| self.clock.lasted(ready, limits::ATTRIBUTION));
+            && run.watched_since().is_some_and(|since| self.clock.lasted(since, limits::ATTRIBUTION));
         let well = !by_node && run.is_ready() && (!is_asked || answers) && !process_is_bad;
         Signs { up, healthy, well, settled }
     }

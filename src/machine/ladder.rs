@@ -10,29 +10,46 @@ use super::versions::{Versions, is_same};
 
 /// What is to run now; `None` is the local configuration.
 pub(super) fn desired(records: &Records, kubelet: &KubeletId, versions: &Versions, clock: &Clock) -> Option<Version> {
-    let may_run =
-        |version: &Version| versions.is_usable(version, clock) && records.bad.refusal(version, kubelet).is_none();
-    rungs(records, kubelet).into_iter().find(|rung| rung.is_none_or(may_run)).flatten().cloned()
+    let asked = match (&records.pin, &records.assigned) {
+        (Some(pin), _) => Some(pin.version.as_ref()),
+        (None, Some(assigned)) if may_run(records, kubelet, assigned) => Some(Some(assigned)),
+        _ => None,
+    };
+    let rungs = asked.into_iter().chain(proven(records, kubelet));
+    first(rungs, records, kubelet, versions, clock).cloned()
 }
 
-/// The rungs from the top; the last is the local configuration.
-fn rungs<'a>(records: &'a Records, kubelet: &KubeletId) -> Vec<Option<&'a Version>> {
-    let proven = records.last_known_good.as_ref();
-    let has_failed = |version: &Version| records.bad.against(version, [kubelet]).is_some();
-    let mut rungs = Vec::new();
-    match (&records.pin, &records.assigned) {
-        (Some(pin), _) => rungs.push(pin.version.as_ref()),
-        (None, Some(assigned)) if may_run(records, kubelet, assigned) => rungs.push(Some(assigned)),
-        _ => {}
-    }
-    if proven.is_some() {
-        // What was proven once may have failed since; or before, with the binary that is there again.
-        let all = proven.into_iter().chain(records.proven.iter().rev());
-        rungs.extend(all.filter(|version| !has_failed(version)).map(Some));
-    }
-    rungs.extend(records.in_place_of_local().filter(|version| !has_failed(version)).map(Some));
-    rungs.push(None);
-    rungs
+/// What would be gone back to from what is tried; `None` is the local configuration.
+pub(super) fn way_back<'a>(
+    records: &'a Records,
+    kubelet: &'a KubeletId,
+    versions: &Versions,
+    clock: &Clock,
+) -> Option<&'a Version> {
+    first(proven(records, kubelet), records, kubelet, versions, clock)
+}
+
+/// The first rung that this binary takes, and that can be had.
+fn first<'a>(
+    mut rungs: impl Iterator<Item = Option<&'a Version>>,
+    records: &Records,
+    kubelet: &KubeletId,
+    versions: &Versions,
+    clock: &Clock,
+) -> Option<&'a Version> {
+    let can_run =
+        |version: &Version| versions.is_usable(version, clock) && records.bad.refusal(version, kubelet).is_none();
+    rungs.find(|rung| rung.is_none_or(can_run)).flatten()
+}
+
+/// The rungs below what is asked for; the last is the local configuration.
+fn proven<'a>(records: &'a Records, kubelet: &'a KubeletId) -> impl Iterator<Item = Option<&'a Version>> {
+    let last_known_good = records.last_known_good.as_ref();
+    let earlier = records.proven.iter().rev().filter(move |_| last_known_good.is_some());
+    // What was proven once may have failed since; or before, with the binary that is there again.
+    let has_failed = move |version: &&Version| records.bad.against(version, [kubelet]).is_some();
+    let all = last_known_good.into_iter().chain(earlier).chain(records.in_place_of_local());
+    all.filter(move |version| !has_failed(version)).map(Some).chain([None])
 }
 
 /// True if it is last known good, or has to prove itself now.

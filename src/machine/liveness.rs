@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use super::asks::{Asker, Observation};
 use super::evidence::{Environment, Failure, Signal, Suspension};
-use super::io::{Effect, StoreRequest};
-use super::model::{Moment, RenderError, Rendered};
+use super::io::{Afterwards, Effect, StoreRequest};
+use super::model::{Moment, RenderError, Rendered, Verdict};
 use super::pause::Growth;
 use super::records::Phase;
 use super::versions::is_same;
@@ -80,6 +80,8 @@ named! {
         Unreadable = "what it runs cannot be loaded from the store, and another configuration would have to be started",
         /// The node's policy lets it not start again.
         Forbidden = "the node's policy does not let it start again, and another configuration would have to be started",
+        /// The binary was replaced, and the new one does not take what runs.
+        Refused = "the kubelet's binary was replaced, and the new one refuses what runs: another configuration would have to be started",
         /// The store does not answer.
         Stalled = "the store does not answer: the disk may stall, and the kubelet wait for it",
         /// The machine is short of memory.
@@ -286,9 +288,9 @@ impl State {
     }
 
     /// What would be started was loaded; the node is observed next, so that how it does is known right before a restart.
-    pub(super) fn hung_loaded(&mut self, result: &Result<Rendered, RenderError>) {
+    pub(super) fn hung_loaded(&mut self, result: Result<Rendered, RenderError>) {
         let unread = self.desired().is_some().then_some(NoRestart::Unreadable);
-        let why = match result {
+        let why = match &result {
             Err(RenderError::NoAnswer(_)) => Some(NoRestart::Stalled),
             Err(_) => unread,
             Ok(rendered) => Self::forbids_start(rendered).map(|_| NoRestart::Forbidden),
@@ -299,7 +301,22 @@ impl State {
         let content = result.as_ref().ok().map(|rendered| &rendered.digest);
         let is_edited = content.is_some() && content != self.running().digest.as_ref();
         (self.liveness.seen.is_loaded, self.liveness.seen.is_edited) = (true, is_edited);
-        self.observe_hung();
+        let is_same_binary = self.process.started_kubelet() == self.process.kubelet_id();
+        let unjudged = |rendered: &Rendered| !is_same_binary && !self.is_accepted(&rendered.digest);
+        match result.ok().filter(|rendered| self.active().is_some() && unjudged(rendered)) {
+            Some(rendered) => {
+                self.ask_verdict(Asker::HungLoad, &rendered, Afterwards::Ends, limits::LAUNCH_PREFLIGHT_DEADLINE);
+            }
+            None => self.observe_hung(),
+        }
+    }
+
+    /// What the binary that would be started says of what runs, being another one.
+    pub(super) fn hung_judged(&mut self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Load(_) | Verdict::Validate(_) => self.leave_running(NoRestart::Refused),
+            Verdict::Valid(_) | Verdict::Inconclusive(_) | Verdict::NotItsFault(_) => self.observe_hung(),
+        }
     }
 
     fn observe_hung(&mut self) {

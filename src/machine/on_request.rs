@@ -156,7 +156,7 @@ impl State {
             || self.is_change_imminent()
             || self.asks.is_verdict_late(&self.clock)
             || !self.launch.is_idle()
-            || self.is_unsaved() && self.writer.failure().is_none()
+            || self.is_unsaved() && self.writer.obstacle().is_none()
     }
 
     /// Nothing of a ConfigMap is fetched that the policy does not let be looked at.

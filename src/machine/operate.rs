@@ -63,7 +63,10 @@ impl State {
         }
         let mut after = self.records().clone();
         let (reason, answer) = match command {
-            Command::Retry => (EventReason::Retried, retry(&mut after, &self.sync.asked_for())?),
+            Command::Retry => (EventReason::Retried, {
+                let is_unusable = |version: &Version| self.versions.unusable(version).is_some();
+                retry(&mut after, &self.sync.asked_for(), is_unusable)?
+            }),
             Command::Acknowledge { class } => {
                 let answer = self.acknowledge(&mut after, *class)?;
                 if let Some(version) = after.assigned.clone() {
@@ -241,7 +244,10 @@ impl State {
                 }
             }
             EventReason::Retried => {
-                self.versions.judge_anew(execution.about.as_ref().and_then(|version| version.digest.as_ref()));
+                if let Some(version) = &execution.about {
+                    self.versions.judge_anew(version.digest.as_ref());
+                    self.versions.forget_unusable(version);
+                }
                 self.new_decision();
                 self.sync.reconsider();
             }
@@ -348,7 +354,11 @@ pub(crate) fn offline(stored: Stored, command: &Command, now: Moment) -> Result<
     Ok((records, answer))
 }
 
-fn retry(records: &mut Records, asked_for: &AskedFor) -> Result<String, String> {
+fn retry(
+    records: &mut Records,
+    asked_for: &AskedFor,
+    is_unusable: impl Fn(&Version) -> bool,
+) -> Result<String, String> {
     if records.assigned.is_none() && records.try_local_again() {
         // A freeze lets no change in, and this is none.
         let then = if records.pin.is_some() { "can be tried again, once unpin lets it" } else { "is tried again" };
@@ -357,7 +367,7 @@ fn retry(records: &mut Records, asked_for: &AskedFor) -> Result<String, String> 
     let Some(version) = records.assigned.clone() else {
         return Err("no ConfigMap is assigned: there is nothing to try again".to_owned());
     };
-    if forget(records, &version) {
+    if forget(records, &version) || is_unusable(&version) {
         Ok(format!("{version} {}", tried_again(records, asked_for)))
     } else {
         Err(format!("nothing is held against {version}: there is nothing to try again"))

@@ -63,7 +63,7 @@ impl RecordWriter {
     pub(super) fn note_contact(&mut self, boot_id: &str) {
         if let Some(attempt) = self.current.phase.attempt_mut().filter(|attempt| attempt.contact_boot != boot_id) {
             boot_id.clone_into(&mut attempt.contact_boot);
-            self.dirty = true;
+            self.write_soon();
         }
     }
 
@@ -110,10 +110,15 @@ impl RecordWriter {
         self.failing.as_ref().map(|failing| &*failing.why)
     }
 
+    /// Why nothing can be written for now, or ever in this life.
+    pub(super) fn obstacle(&self) -> Option<&str> {
+        self.read_only().or(self.failure())
+    }
+
     /// A decision: these records count from now on, and are written as soon as that is possible.
     pub(super) fn apply_before_write(&mut self, records: Records) {
         self.current = records;
-        self.dirty = true;
+        self.write_soon();
         self.overtaken = true;
     }
 }

@@ -59,8 +59,12 @@ impl State {
         let records = self.records();
         let reset = records.reset.as_ref().filter(|_| records.assigned.is_none() && records.pin.is_none())?;
         let runs = is_same(self.active(), Some(&reset.before));
-        let then = if runs { "runs in its place" } else { "is to run in its place" };
-        Some(format!("the local configuration: {}; {} {then}", reset.failed.as_ref()?, reset.before))
+        let failed = reset.failed.as_ref()?;
+        Some(match self.desired() {
+            _ if runs => format!("the local configuration: {failed}; {} runs in its place", reset.before),
+            Some(_) => format!("the local configuration: {failed}; {} is to run in its place", reset.before),
+            None => format!("the local configuration: {failed}; nothing else can run in its place"),
+        })
     }
 
     /// What runs, as the status has it: after a reset nothing, as native's. What runs in the place of the local files stands in the

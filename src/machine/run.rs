@@ -18,6 +18,8 @@ pub struct Run {
     pub resumed: Option<Moment>,
     /// READY=1 was heard then.
     pub ready_at: Option<Moment>,
+    /// Nobody watched it right before then: the machine slept, or the supervisor stood still.
+    pub woke_at: Option<Moment>,
     /// Its start time-out counts from here: later than `started` if judgement was suspended.
     pub start_timeout_from: Moment,
     /// Every signal it is judged by has been good since then.
@@ -118,6 +120,7 @@ impl Run {
     /// Nothing was observed for a while: what was healthy then says nothing of the time since. Healthz is asked again.
     pub(super) fn woke_up(&mut self, now: Moment) {
         self.begin_anew(now);
+        self.woke_at = Some(now);
         self.good.iter_mut().filter(|(signal, _)| **signal != Signal::Healthz).for_each(|(_, at)| *at = now);
         (self.healthy_since, self.well_since) = (None, None);
     }
@@ -127,9 +130,14 @@ impl Run {
         self.is_good(Signal::Lease) || self.is_good(Signal::NodeReady)
     }
 
+    /// It has been ready, and watched, since then.
+    pub(super) fn watched_since(&self) -> Option<Moment> {
+        self.ready_at.map(|ready| self.woke_at.map_or(ready, |woke| woke.max(ready)))
+    }
+
     /// True if so long has passed since READY=1 that what breaks at this moment is not the change's doing.
     pub(super) fn is_past_attribution(&self, at: Moment) -> bool {
-        self.ready_at.is_some_and(|ready| at.since(ready) >= limits::ATTRIBUTION)
+        self.watched_since().is_some_and(|since| at.since(since) >= limits::ATTRIBUTION)
     }
 
     pub(super) fn record_good(&mut self, signal: Signal, now: Moment) {

@@ -27,7 +27,7 @@ impl State {
             let switches = self.running().digest.as_ref() != Some(digest)
                 && self.desired().is_some_and(|version| version.has_content(digest));
             // Where nothing can be written no change is switched to, however far it is.
-            let soon = switches || self.is_change_soon(digest) && self.writer.failure().is_none();
+            let soon = switches || self.is_change_soon(digest) && self.writer.obstacle().is_none();
             // A node that is shut down starts nothing any more.
             let starts = !self.is_leaving() && !self.is_going_down();
             soon && starts && binary == self.process.kubelet_id()

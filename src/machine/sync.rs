@@ -358,7 +358,7 @@ impl State {
 
     /// A change that waits for a store that cannot be written does not wait in silence.
     pub(super) fn tell_of_store(&mut self) {
-        let Some(why) = self.writer.failure().map(str::to_owned) else { return };
+        let Some(why) = self.writer.obstacle().map(str::to_owned) else { return };
         let waits = match self.resolution() {
             Some(Resolution::Version(source, _)) => !self.sync.is_handled(&source),
             Some(Resolution::Local) => !self.is_reset(),

@@ -234,9 +234,6 @@ impl State {
 
     /// An exit that nobody asked for; or a start that failed, of which there is no run. True if it waits for judgement.
     pub(super) fn note_exit(&mut self, run: Option<&Run>, failure: Failure, detail: String) -> bool {
-        if let Some(run) = run {
-            self.keep_earned(run);
-        }
         self.forget_progress();
         self.writer.learn(|records| records.started = None); // the next worker does not miss it
         self.asks.forget_process();
@@ -253,18 +250,6 @@ impl State {
         }
         self.note_failure(failure, detail, run);
         true
-    }
-
-    /// The health earned so far is kept, or lost by the verdict.
-    fn keep_earned(&mut self, run: &Run) {
-        let (now, suspended, on_trial) = (self.clock.now, self.suspended().is_some(), self.judgement().is_on_trial());
-        let Some(attempt) = self.writer.attempt_mut().filter(|_| on_trial) else { return };
-        if let Some(since) = run.healthy_since {
-            attempt.earned += now.since(since);
-            attempt.suspended = suspended;
-        } else if run.is_broken(now) {
-            attempt.earned = Duration::ZERO;
-        }
     }
 
     fn tick_proof(&mut self, verdict: &Verdict) {
@@ -288,11 +273,15 @@ impl State {
     /// What passed its trial becomes last known good.
     pub(super) fn promote(&self, records: &mut Records) {
         let Some(attempt) = records.phase.trial().cloned() else { return };
-        let before = records.last_known_good.replace(attempt.version.clone());
-        (records.phase, records.reset) = (Phase::Settled, None);
+        let before_reset = records.reset.take().map(|reset| reset.before);
+        let before = records.last_known_good.replace(attempt.version.clone()).or(before_reset);
+        records.phase = Phase::Settled;
         records.raise_sequence(attempt.signed.as_ref());
         records.good_signals = self.good_signals(attempt.baseline.as_ref());
         records.bad.forget_proven(&attempt.version, self.process.started_kubelet());
+        if let Some(content) = &attempt.version.digest {
+            records.note_accepted(content, self.process.started_kubelet()); // there is no stronger verdict
+        }
         keep_proven(&mut records.proven, before, &attempt.version);
     }
 

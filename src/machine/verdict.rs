@@ -178,9 +178,8 @@ fn finding(failure: Failure, failed: FailedRun, run: &Run, trial: Duration, cloc
                 "the API server was away, and is back: nobody can tell what it would have done",
             ));
         }
-        let since = if in_outage { run.ready_at } else { run.well_since };
         let is_alike = !in_outage || run.bad.contains_key(&Signal::ApiServer);
-        return (is_alike && lived(since)).then_some(Verdict::ToBlame);
+        return (is_alike && lived(run.well_since)).then_some(Verdict::ToBlame);
     }
     if !lived(run.healthy_since) {
         return None;

@@ -449,6 +449,9 @@ impl State {
 
     /// A verdict after its time. That there is none is for those to say who waited for it.
     pub(super) fn judged_late(&mut self, content: Digest, kubelet: KubeletId, verdict: Verdict) {
+        if self.records().accepted.contains(&(content.clone(), kubelet.clone())) {
+            return; // it was proven meanwhile
+        }
         match verdict {
             Verdict::Load(why) => self.versions.note_refused(content, kubelet, ConfigError::Load, why),
             Verdict::Validate(why) => self.versions.note_refused(content, kubelet, ConfigError::Validate, why),

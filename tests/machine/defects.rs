@@ -11,6 +11,7 @@ mod names;
 mod progress;
 mod questions;
 mod resets;
+mod rungs;
 mod store;
 mod verbs;
 

@@ -98,6 +98,7 @@ impl State {
         let proven = is_same(Some(version), records.last_known_good.as_ref());
         let (now, boot_id, waits) = (self.clock.now, self.settings.boot_id(), self.awaits_retry(version));
         let accepts_lost_pods = accepts_lost_pods(rendered.annotations.acknowledge.as_deref());
+        let runs = self.process.run().is_some() && self.running().digest.as_ref() == Some(&rendered.digest);
         match &mut records.phase {
             Phase::Trial(attempt) | Phase::AwaitingConfirmation(attempt, _)
                 if attempt.version.has_content(&rendered.digest) =>
@@ -118,7 +119,7 @@ impl State {
                 }
             }
             // What waits for better times goes on waiting.
-            Phase::RetryLater(attempt, _) if waits => {
+            Phase::RetryLater(attempt, _) if waits && !runs => {
                 attempt.version = version.clone();
                 attempt.signed.clone_from(&rendered.admission.signed);
             }

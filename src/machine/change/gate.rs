@@ -67,7 +67,10 @@ impl State {
 
     /// Goes on with an accepted change, by the table above.
     pub(super) fn tick_gate(&mut self) {
-        let Some(Change { source, stage: Stage::Gate(rendered), .. }) = &self.change else { return };
+        let Some(Change { source, stage: Stage::Gate(rendered), against, .. }) = &self.change else { return };
+        if *against != self.running().digest {
+            return self.judge_change_anew(); // it was weighed against something else
+        }
         if let Some((source, (error, message))) = source.clone().zip(self.refused_late(&rendered.digest)) {
             let version = Version { source, digest: Some(rendered.digest.clone()) };
             return self.reject(&version, error, &message);
@@ -110,7 +113,7 @@ impl State {
     /// True for the way back, also to what was proven before, and where no kubelet is ready that could be disturbed.
     fn is_urgent(&self, rendered: &Rendered) -> bool {
         let is_proven = self.records().proven.iter().any(|version| version.has_content(&rendered.digest));
-        let is_way_back = is_proven || self.fallback.content(self.records()) == Some(&rendered.digest);
+        let is_way_back = is_proven || self.judgement().way_back_content() == Some(&rendered.digest);
         is_way_back || !self.process.run().is_some_and(Run::is_ready)
     }
 

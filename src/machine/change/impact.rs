@@ -17,7 +17,7 @@ use kubelet_config::status;
 impl State {
     /// The way back to what was proven is always open.
     fn is_way_back(&self, rendered: &Rendered) -> bool {
-        self.running().effective.is_null() || self.fallback.content(self.records()) == Some(&rendered.digest)
+        self.running().effective.is_null() || self.judgement().way_back_content() == Some(&rendered.digest)
     }
 
     /// What this kubelet would ignore in the payload, as far as its version is known.
@@ -32,7 +32,7 @@ impl State {
     /// Why the payload is refused for that, where it is.
     pub(in crate::machine) fn refused_field_problems(&self, rendered: &Rendered) -> Option<String> {
         let messages = self.field_problems(rendered);
-        let is_proven = self.fallback.content(self.records()) == Some(&rendered.digest);
+        let is_proven = self.judgement().way_back_content() == Some(&rendered.digest);
         let by_policy = rendered.admission.refuses_unknown_fields;
         let refuses = by_policy || self.settings.unknown_fields == UnknownFields::Refuse;
         let whom = if by_policy { "the node's policy" } else { "--unknown-fields" };

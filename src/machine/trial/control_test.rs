@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use crate::machine::evidence::{FailureFamily, Signal};
+use crate::machine::evidence::{Failure, FailureFamily, Signal};
 use crate::machine::model::later;
 use crate::machine::proposal::Proposal;
-use crate::machine::records::{Attempt, Phase, Records, Version};
+use crate::machine::records::{Attempt, Phase, Records, RunningConfig, Version};
 use crate::machine::verdict::{Verdict, needed};
 use crate::machine::versions::is_same;
 use crate::machine::{Level, State, events, limits};
@@ -87,6 +87,16 @@ impl State {
             && !std::mem::replace(&mut attempt.failed.control_lacked_it, true)
         {
             self.writer.write_soon();
+        }
+    }
+
+    /// Last known good ended while nobody watched it: it fails in the same way as a version whose process did.
+    pub(in crate::machine) fn note_exit_in_test(&mut self, ran: &RunningConfig, how: &str) {
+        let Phase::ControlTest(attempt, before) = &self.records().phase else { return };
+        let is_other = ran.digest.is_some() && ran.digest != attempt.version.digest;
+        if is_other && Failure::Exits.is_like(*before) {
+            let name = Version::name(ran.version.as_ref());
+            self.not_to_blame(&format!("{name} fails in the same way ({how})"));
         }
     }
 

@@ -110,11 +110,8 @@ impl State {
     /// next worker misses the run, and that is counted as one exit as well. True if there is something to write.
     pub(in crate::machine) fn forget_progress(&mut self) -> bool {
         let Some(attempt) = self.writer.attempt_mut() else { return false };
-        let known = attempt.progress.take().is_some();
-        if known {
-            (attempt.earned, attempt.suspended) = (Duration::ZERO, false); // it was earned by that very process
-        }
-        known
+        (attempt.earned, attempt.suspended) = (Duration::ZERO, false); // it was earned by that very process
+        attempt.progress.take().is_some()
     }
 
     /// The run that is on record ended while no worker was there: one exit, as nobody else could have ended it. What a worker

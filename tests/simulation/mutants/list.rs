@@ -195,8 +195,8 @@ pub const MUTANTS: &[Mutant] = &[
         law: Law::ProvenIsNotLeft,
         name: "last known good is no rung",
         file: "machine/ladder.rs",
-        function: "rungs",
-        original: "proven.into_iter()",
+        function: "proven",
+        original: "last_known_good.into_iter()",
         mutated: "None.into_iter()",
     },
     Mutant {

@@ -50,7 +50,7 @@ pub const DEFECTS: &[Defect] = &[
         "F7",
         FirstReview,
         "Where last known good was lost, the local files ran, and not what was proven before it.",
-        edit("machine/ladder.rs", "rungs", "records.proven.iter().rev()", "records.proven[..0].iter().rev()"),
+        edit("machine/ladder.rs", "proven", "records.proven.iter().rev()", "records.proven[..0].iter().rev()"),
     ),
     defect(
         "F8",
@@ -416,7 +416,7 @@ pub const DEFECTS: &[Defect] = &[
         "Exits that no worker saw were judged without a look at the node.",
         edit(
             "machine/boot.rs",
-            "is_missed_exit_counted",
+            "is_failed_by_missed_exit",
             "attempt.exits.saturating_sub(u32::from(is_ill))",
             "attempt.exits",
         ),
@@ -426,10 +426,11 @@ pub const DEFECTS: &[Defect] = &[
         Breaker,
         "After a reset content that equals the local files under another name had no way back.",
         edit(
-            "machine/fallback.rs",
-            "content",
-            "records.last_known_good.as_ref().or(records.in_place_of_local())",
-            "records.last_known_good.as_ref()",
+            "machine/judgement.rs",
+            "way_back",
+            "ladder::way_back(self.records, self.process.current_kubelet(), self.versions, self.clock)",
+            "ladder::way_back(self.records, self.process.current_kubelet(), self.versions, self.clock)
+                .filter(|_| self.records.last_known_good.is_some())",
         ),
     ),
     defect(
@@ -467,7 +468,7 @@ pub const DEFECTS: &[Defect] = &[
         edit(
             "machine/on_request.rs",
             "is_more_urgent",
-            "self.is_unsaved() && self.writer.failure().is_none()",
+            "self.is_unsaved() && self.writer.obstacle().is_none()",
             "self.is_unsaved()",
         ),
     ),
@@ -481,7 +482,7 @@ pub const DEFECTS: &[Defect] = &[
         "B15",
         Breaker,
         "A hung kubelet was not restarted while a reset could not be written.",
-        edit("machine/change.rs", "is_reset_due", "self.writer.failure().is_none()", "true"),
+        edit("machine/change.rs", "is_reset_due", "self.writer.obstacle().is_none()", "true"),
     ),
     defect(
         "B16",

@@ -317,7 +317,7 @@ pub const DEFECTS: &[Defect] = &[
         edit(
             "machine/standby.rs",
             "tick_standby",
-            "self.is_change_soon(digest) && self.writer.failure().is_none()",
+            "self.is_change_soon(digest) && self.writer.obstacle().is_none()",
             "self.is_change_soon(digest)",
         ),
     ),
