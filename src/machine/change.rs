@@ -64,8 +64,8 @@ pub(super) struct ChangeTimes {
 }
 
 impl Change {
-    fn new(source: Option<Source>, stage: Stage, starts_at: Option<Moment>) -> Self {
-        Self { source, stage, starts_at, against: None, hazards: BTreeSet::new() }
+    fn new(source: Option<Source>, stage: Stage) -> Self {
+        Self { source, stage, starts_at: None, against: None, hazards: BTreeSet::new() }
     }
 
     /// The accepted configuration, before its switch is recorded.
@@ -166,7 +166,7 @@ impl State {
             return self.record_reset();
         }
         self.ask_load(Asker::Change, None, limits::STORE_DEADLINE);
-        self.change = Some(Change::new(None, Stage::Loading, None));
+        self.change = Some(Change::new(None, Stage::Loading));
     }
 
     /// What is to be restarted into, by a reset. What cannot be loaded is the launch's trouble, once nothing is in the way.
@@ -214,8 +214,7 @@ impl State {
             }
             None => self.load_change(&source),
         };
-        let starts_at = self.spread_start(&source);
-        self.change = Some(Change::new(Some(source), stage, starts_at));
+        self.change = Some(Change::new(Some(source), stage));
     }
 
     fn load_change(&mut self, source: &Source) -> Stage {
@@ -289,6 +288,10 @@ impl State {
         match result {
             Ok(rendered) => {
                 self.versions.note_whole(&rendered.digest, self.clock.now);
+                let starts_at = self.spread_start(&source, &rendered.digest);
+                if let Some(change) = &mut self.change {
+                    change.starts_at = starts_at;
+                }
                 self.compare(source, rendered);
             }
             Err(RenderError::Load(message)) => self.reject(&Version::named(source), ConfigError::Load, &message),
@@ -335,6 +338,7 @@ impl State {
 
     /// The candidate may run.
     pub(super) fn accepted(&mut self, rendered: Rendered) {
+        self.wait_of(&rendered.digest);
         self.set_change_stage(Stage::Gate(Box::new(rendered)));
         let source = self.change.as_ref().and_then(|change| change.source.clone());
         let is_held = |source: &&Source| self.records().bad.iter().any(|bad| bad.is_of_name(source));
@@ -342,7 +346,6 @@ impl State {
             self.writer.learn(|records| records.bad.admit(source));
             self.writer.write_soon(); // it is told so meanwhile
         }
-        self.wait_of(source.as_ref());
         self.forget_answers();
         if self.pending_start().is_some() {
             self.collect(); // what it has overtaken

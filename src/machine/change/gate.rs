@@ -30,9 +30,10 @@ use crate::machine::evidence::{Baseline, Hold, NodePressure, Signal};
 use crate::machine::model::{Moment, Rendered, later};
 use crate::machine::records::Version;
 use crate::machine::{Level, Run, State, events, limits, parse_courtesy};
+use kubelet_config::digest::Digest;
 use kubelet_config::hazard;
 use kubelet_config::pods::PodInventory;
-use kubelet_config::source::{ConfigAnnotations, Source};
+use kubelet_config::source::ConfigAnnotations;
 use kubelet_config::status::{self, timestamp};
 
 /// Fields by which the kubelet comes under pressure and out of it: a change of these may be what ends it.
@@ -95,7 +96,8 @@ impl State {
             (Some(lost), ..) => self.hold(&lost, None),
             // What the API server assigned is not switched to while that server is away: nobody could take it back.
             _ if is_away && asked_everything => self.hold(&Hold::ApiServer, None),
-            _ if asked_everything && source.as_ref().is_some_and(|it| self.restart_missed_turn(it)) => {}
+            _ if asked_everything
+                && source.as_ref().is_some_and(|it| self.restart_missed_turn(it, &rendered.digest)) => {}
             (None, Some(until), Some(count @ 1..)) => self.hold(&Hold::Streams(count), Some(until)),
             // A record that was on its way may have held it up since the node was asked.
             _ if !asked_everything || is_stale => self.ask_everything(),
@@ -195,8 +197,8 @@ impl State {
     /// The change waits for this, which is told once, and asked for when that is due.
     fn hold(&mut self, hold: &Hold, until: Option<Moment>) {
         let now = self.clock.now;
-        let Some(source) = self.change.as_ref().map(|change| change.source.clone()) else { return };
-        let Wait { inquiry, missed_turn, courtesy_since, told_of, .. } = self.wait_of(source.as_ref());
+        let Some(Change { source, stage: Stage::Gate(rendered), .. }) = self.change.clone() else { return };
+        let Wait { inquiry, missed_turn, courtesy_since, told_of, .. } = self.wait_of(&rendered.digest);
         if inquiry.hold.as_ref().is_none_or(|before| before.label() != hold.label()) {
             inquiry.asked_again = 0;
         }
@@ -228,11 +230,11 @@ impl State {
         }
     }
 
-    /// The wait of this version.
-    pub(super) fn wait_of(&mut self, source: Option<&Source>) -> &mut Wait {
+    /// The wait of this content.
+    pub(super) fn wait_of(&mut self, content: &Digest) -> &mut Wait {
         let first_seen = self.clock.now;
-        self.pending.wait.take_if(|wait| wait.source.as_ref() != source);
-        self.pending.wait.get_or_insert_with(|| Wait { source: source.cloned(), first_seen, ..Wait::default() })
+        self.pending.wait.take_if(|wait| wait.content != *content);
+        self.pending.wait.get_or_insert_with(|| Wait { content: content.clone(), first_seen, ..Wait::default() })
     }
 
     /// What is known of the node for the change that is at the gate.

@@ -9,6 +9,7 @@ use super::{Change, Stage};
 use crate::machine::State;
 use crate::machine::model::{Moment, later};
 use kubelet_config::assignment::Assignment;
+use kubelet_config::digest::Digest;
 use kubelet_config::source::Source;
 
 impl State {
@@ -16,9 +17,9 @@ impl State {
     ///
     /// Everything up to the verdict is done at once on every node, so that a bad edit is refused
     /// everywhere while it costs nothing; only the restart waits.
-    pub(super) fn spread_start(&mut self, source: &Source) -> Option<Moment> {
+    pub(super) fn spread_start(&mut self, source: &Source, content: &Digest) -> Option<Moment> {
         let wait = self.spread_wait(source);
-        (!wait.is_zero()).then(|| later(self.wait_of(Some(source)).first_seen, wait))
+        (!wait.is_zero()).then(|| later(self.wait_of(content).first_seen, wait))
     }
 
     /// How long this node waits for its turn.
@@ -35,9 +36,9 @@ impl State {
     }
 
     /// True if the turn came while the API server was away: all whose turn has passed would switch at the moment of its return.
-    pub(super) fn restart_missed_turn(&mut self, source: &Source) -> bool {
+    pub(super) fn restart_missed_turn(&mut self, source: &Source, content: &Digest) -> bool {
         let (now, pause) = (self.clock.now, self.spread_wait(source));
-        let wait = self.wait_of(Some(source));
+        let wait = self.wait_of(content);
         if !std::mem::take(&mut wait.missed_turn) || pause.is_zero() {
             return false;
         }

@@ -7,14 +7,14 @@ use crate::machine::clock::Clock;
 use crate::machine::evidence::{Baseline, Hold};
 use crate::machine::limits;
 use crate::machine::model::{Moment, later};
+use kubelet_config::digest::Digest;
 use kubelet_config::pods::PodInventory;
 use kubelet_config::source::Source;
 
-/// The wait of a version, which a kubelet that dies or an operator's freeze does not begin anew.
+/// The wait of a content, which a kubelet that dies, an operator's freeze or another name does not begin anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wait {
-    /// None: the local configuration.
-    pub(super) source: Option<Source>,
+    pub(super) content: Digest,
     /// The turn of this node is counted from then.
     pub(super) first_seen: Moment,
     /// The API server was away when that turn came: it is counted anew once the server is back.

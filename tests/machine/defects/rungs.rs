@@ -183,3 +183,16 @@ fn what_was_proven_before_a_reset_is_proven_after_the_next_proof() {
     let proven: Vec<&str> = node.disk().proven.iter().map(|it| it.source.reference.name.as_str()).collect();
     assert_eq!(proven, ["a", "b"]);
 }
+
+/// A tool that touches the ConfigMap now and then: the courtesy is for its content.
+#[test]
+fn a_label_edit_begins_no_wait_anew() {
+    let mut node = Node::with(Settings { courtesy: std::time::Duration::from_secs(3600), ..Settings::default() });
+    prove(&mut node, "a");
+    node.streams = Some(1);
+    node.assign("b").pass(minutes(50));
+    for edit in 2..6 {
+        node.alias(&format!("b@{edit}"), "b").edit("b", &edit.to_string()).pass(minutes(50));
+    }
+    assert_eq!(node.active(), "b", "{:?}", node.events());
+}

@@ -335,7 +335,7 @@ pub const DEFECTS: &[Defect] = &[
         edit(
             "machine/change/gate.rs",
             "tick_gate",
-            "source.as_ref().is_some_and(|it| self.restart_missed_turn(it))",
+            "source.as_ref().is_some_and(|it| self.restart_missed_turn(it, &rendered.digest))",
             "false",
         ),
     ),
