@@ -12,9 +12,6 @@ use crate::fleet::assign::{self, Step, WrittenAssignment};
 use crate::fleet::node::Carrier;
 use kubelet_config::source::ConfigMapRef;
 
-/// Whose fields these are, in `metadata.managedFields`.
-pub(super) const MANAGER: &str = "kubectl-kubelet_config";
-
 kubelet_config::named! {
     /// `--dry-run`, as kubectl has it: how far a write goes. The suffix stands behind each line.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -126,7 +123,7 @@ impl AssignmentWriter {
 /// # Errors
 /// As the API server has them.
 pub(crate) async fn patch_node(client: &Client, name: &str, patch: &Value, dry_run: bool) -> Result<Value, ApiError> {
-    let params = PatchParams { dry_run, field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    let params = PatchParams { dry_run, field_manager: Some(client.manager.to_owned()), ..PatchParams::default() };
     let request = segment(name, "node").and_then(|name| Path::new(NODES).patch(name, &params, &Patch::Merge(patch)));
     client.request(&format!("patch node {name}"), request).await
 }

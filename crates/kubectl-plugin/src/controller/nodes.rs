@@ -176,3 +176,56 @@ pub(super) fn notified(changed: Arc<Notify>) -> impl Stream<Item = ()> + Send + 
 fn name(node: &Value) -> Option<&str> {
     node.pointer("/metadata/name").and_then(Value::as_str)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fleet::assign::ASSIGNED;
+    use crate::fleet::pool::node::Given;
+
+    fn store() -> NodeStore {
+        NodeStore { nodes: Arc::default(), changed: Arc::default(), namespace: "ns".to_owned() }
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    proptest! {
+        /// A leader that has followed the Nodes for a day sees nothing that one does not which has just listed them: how long
+        /// something is so stands in the objects.
+        #[test]
+        fn a_leader_that_is_new_sees_what_one_sees_that_stays(
+            changes in prop::collection::vec((0..3usize, any::<bool>(), any::<bool>(), 0..120i64), 1..60), min_trial in 1..900u64,
+        ) {
+            let (stays, mut now, mut version) = (store(), 0, 0);
+            let mut objects: BTreeMap<usize, Value> = BTreeMap::new();
+            for (number, ready, assigns, passes) in changes {
+                (now, version) = (now + passes, version + 1);
+                let node = objects.entry(number).or_insert_with(|| json!({
+                    "metadata": {"name": format!("n{number}"), "uid": format!("u{number}"), "labels": {},
+                        "creationTimestamp": at(now).to_string()},
+                    "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": at(now).to_string()}]}}));
+                node["metadata"]["resourceVersion"] = version.to_string().into();
+                let status = if ready { "True" } else { "False" };
+                if node["status"]["conditions"][0]["status"] != status {
+                    node["status"]["conditions"][0] = json!({"type": "Ready", "status": status, "lastTransitionTime": at(now).to_string()});
+                }
+                if assigns {
+                    let name = format!("{}name", kubelet_config::assignment::LABELS);
+                    node["metadata"]["labels"] = json!({ASSIGNED: Given::Wave.label(at(now)), name: format!("m{version}")});
+                }
+                stays.observe(node);
+                let new = store();
+                for node in objects.values() {
+                    new.observe(node);
+                }
+                let read = |store: &NodeStore| store.read_at(at(now), Duration::from_secs(min_trial), None, Clone::clone);
+                prop_assert_eq!(read(&stays), read(&new));
+            }
+        }
+    }
+}

@@ -32,8 +32,6 @@ use crate::fleet::pool::report;
 use crate::fleet::pool::revision::{APPROVED_REVISION, RenderedRevision, Revision, RevisionFault, check_stored};
 use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, KubeletConfigPoolStatus};
 
-/// Whose fields these are, in `metadata.managedFields`.
-const MANAGER: &str = "kubelet-config-controller";
 /// After an error, and while a revision is not there, or a static pod.
 const REQUEUE_AFTER: Duration = Duration::from_secs(10);
 /// After a write that did not take effect.
@@ -312,11 +310,11 @@ impl Reconciler {
             "apiVersion": KubeletConfigPool::api_version(&()), "kind": KubeletConfigPool::kind(&()),
             "metadata": {"name": name, "resourceVersion": pool.resource_version()}, "status": status,
         });
-        let params = PatchParams::apply(MANAGER).force();
+        let params = PatchParams::apply(self.client.manager).force();
         let request = Path::new(POOLS).patch_subresource("status", &name, &params, &Patch::Apply(&object));
         let written = StoredPool::new(self.client.request(&what, request).await?)?;
         self.memory_of(pool).written = Some((written.pool, Instant::now()));
-        events::tell(&self.client, MANAGER, pool, status).await;
+        events::tell(&self.client, pool, status).await;
         Ok(())
     }
 }

@@ -23,14 +23,17 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::drain::{Cordon, Drain, NodeDrain};
-use super::node::{Given, PoolNode, PreflightAnswer, Progress};
-use super::preflight::{ANSWER_TIMEOUT, request};
+use super::node::{Given, PoolNode, PreflightAnswer, Progress, request};
 use super::renderings::RevisionTarget;
 use super::types::Proof;
 
 /// A Node may be not Ready for so long. A kubelet that starts says so for some seconds, and the supervisor itself puts a Node
 /// without contact back after 90 s.
 pub(crate) const NOT_READY: Duration = Duration::from_secs(60);
+
+/// For how long Nodes are waited for, once all were asked. A kubelet judges within seconds; one that is on trial, or older than
+/// preflights on request, does not answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What a Node is to a revision; the table is this file's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

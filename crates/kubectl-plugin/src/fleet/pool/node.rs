@@ -13,7 +13,7 @@ use crate::fleet::node::{ConfigManager, NodeRow, Stage, annotation};
 use crate::fleet::{MAX_CLOCK_SKEW, YOUNG};
 use kubelet_config::hazard::quantity;
 use kubelet_config::pods::MIRROR;
-use kubelet_config::preflight::PreflightResult;
+use kubelet_config::preflight::{PreflightRequest, PreflightResult};
 use kubelet_config::reported::{ReportedCondition, text};
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::WAITS_WHILE;
@@ -29,6 +29,11 @@ const SYNC_FAILED: &str = "SyncFailed";
 
 /// What a kubelet finds as memory varies by a few MiB from boot to boot and from kernel to kernel; of no interest to pools.
 const MEMORY_STEP: u64 = 64 << 20;
+
+/// The text that asks a Node for its preflight of a revision. Its name tells its content, so no version of it is named.
+pub(crate) fn request(of: &ConfigMapRef) -> String {
+    PreflightRequest { reference: of.clone(), version: None, token: None }.to_string()
+}
 
 /// What a Node was asked to judge, and what it says of that.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,23 +1,11 @@
 //! Before a revision goes anywhere, each Node's own kubelet says what it would make of it, by annotation and without a restart.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 
 use super::class::{Class, Measure};
 use super::node::{PoolNode, PreflightAnswer};
 use super::types::BadRevisionNode;
-use kubelet_config::preflight::PreflightRequest;
 use kubelet_config::source::ConfigMapRef;
-
-/// For how long Nodes are waited for, once all were asked. A kubelet judges within seconds; one that is on trial, or older than
-/// preflights on request, does not answer.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// The text that asks for a revision. Its name tells its content, so no version of it is named.
-pub(crate) fn request(of: &ConfigMapRef) -> String {
-    PreflightRequest { reference: of.clone(), version: None, token: None }.to_string()
-}
 
 /// A Node that is to judge something; none: it is to be asked nothing any more.
 #[derive(Clone, Debug, PartialEq, Eq)]

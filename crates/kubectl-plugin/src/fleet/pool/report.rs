@@ -152,20 +152,7 @@ impl PoolState {
             let more = if more == 0 { String::new() } else { format!(" and {more} more") };
             format!("; {what}: {}{more}", named.nodes.join(", "))
         });
-        let notes = if self.names_nodes() { String::new() } else { notes.collect() };
-        self.with(notes)
-    }
-
-    /// Its message names the Nodes itself.
-    fn names_nodes(&self) -> bool {
-        match self {
-            Self::WithNotes { of, .. } | Self::Overdue { of, .. } => of.names_nodes(),
-            Self::Degraded(..) | Self::Failed { .. } => true,
-            Self::Blocked { by, .. } => {
-                matches!(by, Blocker::Silent(_) | Blocker::HeldOnNode(_) | Blocker::NotReady(_))
-            }
-            _ => false,
-        }
+        self.with(notes.collect())
     }
 
     /// How far the rollout is, which was so far before.

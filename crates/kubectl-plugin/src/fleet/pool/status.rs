@@ -48,13 +48,15 @@ pub struct KubeletConfigPoolStatus {
     pub rollout: Option<RolloutStatus>,
     /// Revisions that are not tried again, the latest last; at most 10.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["revision"]))]
     pub bad_revisions: Vec<BadRevision>,
     /// Revisions that were currentRevision before, the latest last; at most 10.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10), extend("x-kubernetes-list-type" = "set"))]
     pub history: Vec<String>,
     /// Ready, Reconciling and Stalled, as kstatus reads them, and Conflicting.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<PoolCondition>,
 }
 
@@ -74,6 +76,7 @@ pub struct NamedNodes {
     #[schemars(with = "i32")]
     pub count: u32,
     /// The names of some; at most 10.
+    #[schemars(length(max = 10))]
     pub nodes: Vec<String>,
 }
 
@@ -101,7 +104,7 @@ pub struct RolloutStatus {
     pub asked_at: Option<String>,
     /// Nodes that failed with it, each once; only when that Node has finished it, it is none any more. At most 1000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["uid"]))]
+    #[schemars(length(max = 1000), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["uid"]))]
     pub failures: Vec<NodeFailure>,
 }
 
@@ -159,6 +162,7 @@ pub struct BadRevision {
     #[schemars(with = "String")]
     pub time: Option<String>,
     /// Nodes that rejected it or rolled it back; at most 10.
+    #[schemars(length(max = 10))]
     pub nodes: Vec<BadRevisionNode>,
 }
 

@@ -62,12 +62,14 @@ pub struct KubeletConfigPoolSpec {
     pub config_map: Option<PoolConfigMap>,
     /// Flag overrides: --name=value, or !--name to take a flag of the unit out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
     pub flags: Vec<String>,
     /// Whether kubeletConfiguration takes the place of each Node's local file, or is laid over it.
     #[serde(default)]
     pub merge: MergeMode,
     /// Hazards that the change may bring, such as pods; goes with kubeletConfiguration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "set"))]
     pub acknowledge: Vec<String>,
     /// How a change comes to the Nodes.
     #[serde(default)]
@@ -128,6 +130,7 @@ pub struct NodeSelector {
     pub match_labels: BTreeMap<String, String>,
     /// Requirements on labels, all of which must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub match_expressions: Vec<NodeSelectorRequirement>,
 }
 

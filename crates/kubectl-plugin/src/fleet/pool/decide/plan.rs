@@ -90,22 +90,24 @@ impl Rollout<'_> {
         } else {
             self.gate(status, waves, with, in_flight)
         };
-        let refusing = || classes.iter().copied().filter(|(_, class)| *class == Class::Bad);
-        if is_known && self.is_update(target) && refusing().count() >= self.most_failures() {
-            return Planned::nothing(PoolState::Degraded(names(refusing()), true));
-        }
+        // What all had goes no further either, where it is refused; but to those that hang with something else.
+        let bad = names(classes.iter().copied().filter(|(_, class)| *class == Class::Bad));
+        let is_braked = is_known && self.is_update(target) && bad.len() >= self.most_failures();
         let Gate { state, most, given, is_open } = match gate {
             Ok(gate) => gate,
             Err(planned) => return planned,
         };
         let is_candidate = |(node, class): &&(&PoolNode, Class)| {
             let gets = class.gets(node, &measure, is_known, is_open || is_known);
-            gets && !target.is_on(node) && !measure.is_waited_for(node, self.cluster.now)
+            let may_get = !is_braked || node.is_in_flight(measure.proof);
+            gets && may_get && !target.is_on(node) && !measure.is_waited_for(node, self.cluster.now)
         };
         let candidates = own.iter().filter(is_candidate).map(|(node, _)| *node);
         let candidates: Vec<_> = candidates.filter(|node| most.is_none() || self.canaries.may_be(node)).collect();
         let assign = self.next_nodes(&measure, &candidates, given, most.unwrap_or(usize::MAX));
-        let state = if !assign.is_empty() || in_flight > 0 {
+        let state = if is_braked {
+            PoolState::Degraded(bad, true)
+        } else if !assign.is_empty() || in_flight > 0 {
             state
         } else if behind.is_empty() {
             self.ended(&classes, state, is_known)

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::super::class::{Class, Measure, class};
-use super::super::preflight::request;
+use super::super::node::request;
 use super::super::renderings::RevisionTarget;
 use super::super::types::FailureKind;
 use super::*;
