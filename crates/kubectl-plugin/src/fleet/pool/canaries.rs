@@ -44,6 +44,11 @@ impl<'a> Canaries<'a> {
         (self.done < self.wanted).then(|| self.wanted.saturating_sub(self.done + self.in_flight))
     }
 
+    /// Others may follow. Where nobody can be one, nobody has proven anything.
+    pub(crate) fn are_done(&self) -> bool {
+        self.left().is_none() && (self.done > 0 || self.strategy.canaries == 0)
+    }
+
     /// Where the pool is while they are not done.
     pub(crate) fn state(&self) -> PoolState {
         PoolState::Canaries { canaries: self.wanted, done: self.done, in_flight: self.in_flight }

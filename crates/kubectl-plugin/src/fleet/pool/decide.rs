@@ -156,7 +156,7 @@ impl<'a> Rollout<'a> {
         let own = rollout.classes.iter().filter(|(node, _)| !members.joins(node));
         rollout.canaries = Canaries::new(strategy, own);
         let is_wave = |node: &&'a PoolNode| node.given == Some(Given::Wave) && update.is_on(node);
-        rollout.canaries_are_done = rollout.canaries.left().is_none() || members.own.iter().any(is_wave);
+        rollout.canaries_are_done = rollout.canaries.are_done() || members.own.iter().any(is_wave);
         rollout.preflight = Preflight::new(&rollout.classes, &rollout.measure(update, pool.status), cluster.now);
         rollout
     }

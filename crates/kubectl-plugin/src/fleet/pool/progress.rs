@@ -67,7 +67,7 @@ pub(crate) fn advice(name: &str, reason: &str) -> String {
              cause is mended; or roll out a corrected ConfigMap"
         ),
         "ProgressDeadlineExceeded" => format!(
-            "it goes on once what it waits for is mended; `{rollout} retry {name}` forgets nodes that failed, `{rollout} undo {name}` \
+            "it goes on once what it waits for is mended; `{rollout} retry {name}` forgets nodes that failed and are gone, `{rollout} undo {name}` \
              goes back to the previous revision"
         ),
         "Degraded" => format!(

@@ -82,8 +82,7 @@ impl Blocker {
             Self::NotReady(nodes) => ("NodesNotReady", format!("not Ready: {}", listed(nodes))),
             Self::Silent(nodes) => {
                 let silent = "failed with it, or are not Ready or late since they have it (spec.rollout.maxFailures)";
-                let advice =
-                    "it goes on when they have finished it; `kubectl kubelet-config rollout retry NAME` forgets them";
+                let advice = "it goes on when they have finished it; `kubectl kubelet-config rollout retry NAME` forgets those that are gone";
                 ("NodesSilent", format!("{}: {silent}; {advice}", listed(nodes)))
             }
             Self::HeldOnNode(nodes) => {

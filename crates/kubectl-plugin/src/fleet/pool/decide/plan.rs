@@ -142,7 +142,7 @@ impl Rollout<'_> {
             None if self.strategy.pause_after_canaries && self.pool.approved != Some(revision.as_str()) => {
                 return Err(Planned::nothing(PoolState::AwaitingApproval { revision }));
             }
-            None => Gate { state: waves, most: None, given: Given::Wave, is_open: true },
+            None => Gate { state: waves, most: None, given: Given::Wave, is_open: self.canaries.are_done() },
         };
         match self.keeps_back(with) {
             Some(why @ PoolState::PreflightRefused(_)) => Err(Planned::nothing(why)),

@@ -112,8 +112,8 @@ impl Rollout<'_> {
             Class::InFlight => !self.members.has_joined(node),
             _ => class.is_behind() && !self.members.joins(node),
         };
-        let is_done_by_one = self.classes.iter().any(|(_, class)| *class == Class::Done);
         let is_awaited = self.classes.iter().any(is_open);
-        self.members.shared.is_empty() && is_done_by_one && self.canaries.left().is_none() && !is_awaited
+        let is_done_by_one = self.classes.iter().any(|(_, class)| *class == Class::Done);
+        self.members.shared.is_empty() && is_done_by_one && self.canaries.are_done() && !is_awaited
     }
 }

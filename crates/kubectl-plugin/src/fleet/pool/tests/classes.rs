@@ -377,6 +377,26 @@ fn by_default_one_canary_or_two_others_take_it_back() {
     }
 }
 
+/// Its only Node can be no canary.
+#[test]
+fn a_pool_of_one_node_that_would_refuse_it_says_so() {
+    let mut world = World::new(1, json!({}));
+    world.prove_all();
+    world.set(json!({"kubeletConfiguration": {"maxPods": 61}}));
+    let answer = Some(super::super::node::PreflightAnswer::Refused("no".to_owned()));
+    let request = request(&world.update());
+    world.at("n000").preflight = Some(super::super::node::NodePreflight { request, answer });
+    assert!(world.settle().is_empty());
+    assert_eq!(world.ready(), ("False", "PreflightRefused"));
+    world.joins("young");
+    let old = world.nodes["n000"].desired.clone();
+    assert_eq!(
+        (world.settle(), &world.nodes["young"].desired),
+        (vec!["young".to_owned()], &old),
+        "nobody has proven it"
+    );
+}
+
 #[test]
 fn messages_are_bounded() {
     let mut world = World::new(40, json!({"rollout": {"canaries": 0, "maxUnavailable": "100%", "maxFailures": 20}}));
