@@ -30,13 +30,17 @@ impl<'a> Rollout<'a> {
             let rendering = renderings.as_ref().and_then(|of| of.get(&node.name)).copied();
             target.of(node).is_some() && rendering.unwrap_or(true)
         };
-        let ordered = self.in_order(candidates).into_iter().filter(|node| may_get(node));
         // One that is unavailable already, and may need this to come back, takes no place.
-        let (out, others): (Vec<_>, Vec<_>) = ordered.partition(|node| {
+        let is_out = |node: &PoolNode| {
             !node.ready || (node.is_in_flight(measure.proof) && self.counts_as_unavailable(node, measure.proof))
-        });
+        };
+        let room = self.room(measure.proof);
+        // Their order costs more than all else.
+        let mut able = candidates.to_vec();
+        able.retain(|node| may_get(node) && (room > 0 || is_out(node)));
+        let (out, others): (Vec<_>, Vec<_>) = self.in_order(&able).into_iter().partition(|node| is_out(node));
         let others = others.into_iter().filter(|node| self.wait(node, target).is_zero());
-        let others = self.with_drains_in_room(others, self.room(measure.proof));
+        let others = self.with_drains_in_room(others, room);
         let next = self.members.one_control_plane_at_a_time(out.into_iter().chain(others)).take(most);
         let given = |node: &PoolNode| if node.ready { given } else { Given::Back };
         next.filter_map(|node| NodeAssignment::of(target, node, given(node))).collect()
@@ -144,7 +148,10 @@ impl<'a> Rollout<'a> {
 
     /// Round the zones, in each by chance: a hash, so that every controller has the same. Ranks are those among all Nodes
     /// of the pool, whoever has it by now.
-    pub(super) fn in_order(&self, of: &[&'a PoolNode]) -> Vec<&'a PoolNode> {
+    fn in_order(&self, of: &[&'a PoolNode]) -> Vec<&'a PoolNode> {
+        if of.is_empty() {
+            return Vec::new();
+        }
         let mut zones: BTreeMap<&str, Vec<([u8; 8], &PoolNode)>> = BTreeMap::new();
         for node in &self.members.own {
             let draw = Sha256::digest(format!("{}\n{}\n{}", self.pool.name, self.update.reference, node.name));

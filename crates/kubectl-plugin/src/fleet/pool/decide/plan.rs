@@ -72,7 +72,8 @@ impl Rollout<'_> {
         let measure = self.measure(target, status);
         // What all Nodes had needs neither canaries nor anybody's approval.
         let is_known = status.current_revision.as_ref() == Some(&revision_name(&target.reference));
-        let classes = self.classified(&measure);
+        let is_as_before = self.is_update(target) && is_known != self.is_new;
+        let classes = if is_as_before { self.classes.clone() } else { self.classified(&measure) };
         // Nodes that join a settled pool do not unsettle it: whoever waits for Ready would wait at each scale-up.
         // One that has something else does not join: it goes back.
         let is_fresh = |node: &PoolNode| {
