@@ -1,6 +1,7 @@
 //! Pools in a small world: Nodes that take what they are assigned, and what a rollout promises held against it.
 
 mod canaries;
+mod class_order;
 mod classes;
 mod drain;
 mod expressions;
