@@ -41,6 +41,8 @@ pub(crate) struct Client {
     pub(crate) page: u32,
     /// For so long the list that a watch begins with is tried again; zero: somebody waits for it.
     pub(crate) patience: Duration,
+    /// Whose fields it writes, in `metadata.managedFields`.
+    pub(crate) manager: &'static str,
 }
 
 /// Why a request was not done.
@@ -60,7 +62,14 @@ enum Cause {
 impl Client {
     /// Of a command that somebody waits for.
     pub(crate) fn new(kube: kube::Client, namespace: &str) -> Self {
-        Self { kube, namespace: namespace.to_owned(), answer: Duration::MAX, page: 500, patience: Duration::ZERO }
+        Self {
+            kube,
+            namespace: namespace.to_owned(),
+            answer: Duration::MAX,
+            page: 500,
+            patience: Duration::ZERO,
+            manager: "kubectl-kubelet_config",
+        }
     }
 
     /// The same for a watch that goes on for hours.

@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 
 use super::client::{ApiError, Client, RequestResult, segment};
 use super::list::{self, Selector};
-use super::write::MANAGER;
 use crate::context::NAMESPACE;
 use crate::failure::Failure;
 use crate::fleet::leader_election::LEASE_NAME;
@@ -92,7 +91,7 @@ pub(crate) async fn put(
     spec: &Value,
     dry_run: bool,
 ) -> Result<(StoredPool, &'static str), Failure> {
-    let params = PostParams { dry_run, field_manager: Some(MANAGER.to_owned()) };
+    let params = PostParams { dry_run, field_manager: Some(client.manager.to_owned()) };
     let (pools, what) = (Path::new(POOLS), if old.is_some() { "update" } else { "create" });
     let body = |old: Option<&StoredPool>| with_spec(name, old, spec).to_string().into_bytes();
     let request =
@@ -143,7 +142,7 @@ pub(crate) async fn patch(
     subresource: Option<&str>,
     patch: &Value,
 ) -> Result<(), Failure> {
-    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    let params = PatchParams { field_manager: Some(client.manager.to_owned()), ..PatchParams::default() };
     let pools = Path::new(POOLS);
     let request = |now: &StoredPool| {
         let mut patch = patch.clone();

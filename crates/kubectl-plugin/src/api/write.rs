@@ -12,9 +12,6 @@ use crate::fleet::assign::{self, Step, WrittenAssignment};
 use crate::fleet::node::Carrier;
 use kubelet_config::source::ConfigMapRef;
 
-/// Whose fields these are, in `metadata.managedFields`.
-pub(super) const MANAGER: &str = "kubectl-kubelet_config";
-
 kubelet_config::named! {
     /// `--dry-run`, as kubectl has it: how far a write goes. The suffix stands behind each line.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -30,15 +27,15 @@ kubelet_config::named! {
 }
 
 /// Writes assignments: by which carrier, and how far a write goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct AssignmentWriter {
     /// The only carrier to write; none: the one that the API server keeps.
     pub(crate) only: Option<Carrier>,
     /// Whether this API server keeps `spec.configSource`, once that is known.
     pub(crate) keeps_source: Option<bool>,
     pub(crate) dry_run: DryRun,
-    /// Goes with each assignment as [`assign::UNPROVEN_UNTIL`], and is taken away with it; none: whoever writes has no pool.
-    pub(crate) unproven_until: Option<i64>,
+    /// Labels and annotations that go with each write.
+    pub(crate) metadata: Value,
 }
 
 /// A Node that is written to, as its writer knows it.
@@ -69,7 +66,7 @@ const NOT_KEPT: &str = "the API server does not keep what is written into this N
 
 impl AssignmentWriter {
     pub(crate) fn new(only: Option<Carrier>, dry_run: DryRun) -> Self {
-        Self { only, keeps_source: None, dry_run, unproven_until: None }
+        Self { only, keeps_source: None, dry_run, metadata: Value::Null }
     }
 
     /// Writes until the Node asks for this ConfigMap, or without one for its own configuration, with at most so many patches. Each patch holds for the
@@ -89,9 +86,7 @@ impl AssignmentWriter {
                 Step::Refuse(why) => return Err(WriteError::Refused(why)),
                 Step::Write(patch) => patch,
             };
-            if let Some(until) = self.unproven_until {
-                assign::set_unproven_until(&mut patch, map.map(|_| until));
-            }
+            assign::add_metadata(&mut patch, &self.metadata);
             if self.dry_run == DryRun::Client {
                 target.planned(&patch);
                 return Ok(());
@@ -128,7 +123,7 @@ impl AssignmentWriter {
 /// # Errors
 /// As the API server has them.
 pub(crate) async fn patch_node(client: &Client, name: &str, patch: &Value, dry_run: bool) -> Result<Value, ApiError> {
-    let params = PatchParams { dry_run, field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    let params = PatchParams { dry_run, field_manager: Some(client.manager.to_owned()), ..PatchParams::default() };
     let request = segment(name, "node").and_then(|name| Path::new(NODES).patch(name, &params, &Patch::Merge(patch)));
     client.request(&format!("patch node {name}"), request).await
 }

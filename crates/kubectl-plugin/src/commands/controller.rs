@@ -43,5 +43,5 @@ impl Options {
 
 /// A write that is answered later could be that of a controller whose Lease is over.
 fn client(context: &Context) -> Client {
-    Client { answer: ANSWER_TIMEOUT, page: 100, ..context.api() }
+    Client { answer: ANSWER_TIMEOUT, page: 100, manager: "kubelet-config-controller", ..context.api() }
 }

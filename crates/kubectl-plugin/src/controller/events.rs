@@ -18,12 +18,7 @@ use kubelet_config::reported;
 ///
 /// In core/v1: of an object without a namespace API server 1.20.2 takes no event of `events.k8s.io` in `default`, which is where
 /// kubectl looks for it.
-pub(super) async fn tell(
-    client: &Client,
-    component: &str,
-    former: &KubeletConfigPool,
-    status: &KubeletConfigPoolStatus,
-) {
+pub(super) async fn tell(client: &Client, former: &KubeletConfigPool, status: &KubeletConfigPoolStatus) {
     let Some(ready) = condition(status, "Ready") else { return };
     let before = former.status.as_ref().and_then(|status| condition(status, "Ready"));
     if before.is_some_and(|before| before.reason == ready.reason) {
@@ -39,7 +34,7 @@ pub(super) async fn tell(
         "type": if is_stalled { "Warning" } else { "Normal" },
         "reason": ready.reason,
         "message": reported::bounded(&ready.message, NOTE_MAX),
-        "source": {"component": component},
+        "source": {"component": client.manager},
         "firstTimestamp": time, "lastTimestamp": time, "count": 1,
     });
     let events = Path::new("/api/v1/namespaces/default/events");

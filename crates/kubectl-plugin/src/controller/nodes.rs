@@ -1,6 +1,6 @@
 //! All Nodes, as they were last seen, and since when.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +16,13 @@ use crate::Failure;
 use crate::api::client::Client;
 use crate::api::list::Selector;
 use crate::api::watch::{Event, Watcher, older};
-use crate::fleet::pool::node::{NodePreflight, PoolNode};
+use crate::fleet::pool::node::PoolNode;
 use crate::fleet::pool::revision::{is_of_revision, revision_name};
-use crate::fleet::pool::types::Proof;
 use crate::output;
 use kubelet_config::source::ConfigMapRef;
+
+/// A Node that refused a write is written to again after this.
+const UNWRITABLE: Duration = Duration::from_secs(300);
 
 /// Shared by what follows the Nodes and what decides.
 #[derive(Clone)]
@@ -33,17 +35,8 @@ pub(super) struct NodeStore {
 #[derive(Default)]
 struct Nodes {
     known: BTreeMap<String, PoolNode>,
-    since: HashMap<String, Since>,
-}
-
-#[derive(Default)]
-struct Since {
-    unready: Option<Instant>,
-    updating: Option<Instant>,
-    /// What it is assigned now.
-    assigned: Option<Instant>,
-    unanswered: Option<Instant>,
-    unasked: Option<Instant>,
+    /// When a write into a Node was refused last. Whoever takes over finds that out again.
+    refused: BTreeMap<String, Instant>,
 }
 
 /// Takes in what the API server says of Nodes.
@@ -71,8 +64,8 @@ impl NodeStore {
         self.nodes.lock().known.get(name).is_some_and(|node| node.cordon(pool).holds())
     }
 
-    /// With all Nodes, as they are at this time of day, which says whose proof is too early; whatever other clocks said, none
-    /// that was seen to be assigned for `min_trial`. Of `current`, which all Nodes of a pool have finished, none is.
+    /// With all Nodes, as their clocks say it at this time of day. Of `current`, which all Nodes of a pool have finished, none
+    /// waits until its proof is believed.
     pub(super) fn read_at<T>(
         &self,
         now: Timestamp,
@@ -82,33 +75,20 @@ impl NodeStore {
     ) -> T {
         let current = current.map(revision_name);
         let mut nodes = self.nodes.lock();
-        let Nodes { known, since } = &mut *nodes;
+        let Nodes { known, refused } = &mut *nodes;
+        refused.retain(|_, at| at.elapsed() < UNWRITABLE);
         for (name, node) in known.iter_mut() {
-            let seen =
-                since.get(name).and_then(|since| since.assigned).map(|since| since.elapsed()).unwrap_or_default();
             let is_current = matches!((&node.desired, &current), (Some(desired), Some(current))
                 if is_of_revision(desired, current, &self.namespace));
-            let most = if is_current { Duration::ZERO } else { min_trial.saturating_sub(seen) };
-            node.lasts.proof_waits = node.proof_waits_at(now).min(most);
-        }
-        drop(nodes);
-        self.read(read)
-    }
-
-    /// With all Nodes, as they are now.
-    pub(super) fn read<T>(&self, read: impl FnOnce(&BTreeMap<String, PoolNode>) -> T) -> T {
-        let mut nodes = self.nodes.lock();
-        let Nodes { known, since } = &mut *nodes;
-        let now = Instant::now();
-        for (name, node) in known.iter_mut() {
-            let times = since.entry(name.clone()).or_default();
-            let passed = |since: Option<Instant>| since.map(|since| now - since).unwrap_or_default();
-            node.lasts.unready = passed(times.unready);
-            node.lasts.updating = passed(times.updating);
-            node.lasts.unanswered = passed(times.unanswered);
-            node.lasts.unasked = passed(times.unasked);
+            node.lasts = node.lasting_at(now, min_trial, is_current);
+            node.unwritable = refused.contains_key(name);
         }
         read(known)
+    }
+
+    /// With all Nodes, as they were last seen.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&BTreeMap<String, PoolNode>) -> T) -> T {
+        read(&self.nodes.lock().known)
     }
 
     /// A Node as it is now, or was: an older one than the one that is known is passed over.
@@ -119,22 +99,7 @@ impl NodeStore {
         if former.is_some_and(|former| older(&node.resource_version, &former.resource_version)) {
             return;
         }
-        let moved = former.is_none_or(|former| former.desired != node.desired);
         let same = former.is_some_and(|former| former.differs_only_in_version(&node));
-        let request = (former.and_then(|former| former.preflight.as_ref()), node.preflight.as_ref());
-        let is_same_request = matches!(request, (Some(one), Some(other)) if one.is_same_request(other));
-        let now = Instant::now();
-        let since = nodes.since.entry(node.name.clone()).or_default();
-        let keep = |since: &mut Option<Instant>, holds: bool| *since = holds.then(|| since.unwrap_or(now));
-        if moved {
-            (since.updating, since.assigned) = (None, Some(now));
-        }
-        if !is_same_request {
-            (since.unanswered, since.unasked) = (None, None);
-        }
-        keep(&mut since.unanswered, node.preflight.as_ref().is_some_and(NodePreflight::is_open));
-        keep(&mut since.unready, !node.ready);
-        keep(&mut since.updating, !node.waits && (node.is_in_flight(Proof::Proven) || node.is_returning()));
         nodes.known.insert(node.name.clone(), node);
         drop(nodes);
         if !same {
@@ -142,29 +107,16 @@ impl NodeStore {
         }
     }
 
-    /// It could not be asked for its preflight: it is waited for no longer than one that does not answer.
-    pub(super) fn could_not_ask(&self, name: &str) {
-        if let Some(since) = self.nodes.lock().since.get_mut(name) {
-            since.unasked.get_or_insert_with(Instant::now);
-        }
-    }
-
-    /// Nodes that are assigned such a version are on their way to it since now.
-    pub(super) fn restart_updates(&self, is_tried_again: impl Fn(&ConfigMapRef) -> bool) {
-        let mut nodes = self.nodes.lock();
-        let Nodes { known, since } = &mut *nodes;
-        for node in known.values().filter(|node| node.desired.as_ref().is_some_and(&is_tried_again)) {
-            if let Some(updating) = since.get_mut(&node.name).and_then(|since| since.updating.as_mut()) {
-                *updating = Instant::now();
-            }
-        }
+    /// It refuses to be written to: others have its turn for a while.
+    pub(super) fn refused(&self, name: &str) {
+        self.nodes.lock().refused.insert(name.to_owned(), Instant::now());
     }
 
     fn forget(&self, gone: impl Fn(&str) -> bool) {
         let mut nodes = self.nodes.lock();
         let before = nodes.known.len();
         nodes.known.retain(|name, _| !gone(name));
-        nodes.since.retain(|name, _| !gone(name));
+        nodes.refused.retain(|name, _| !gone(name));
         if nodes.known.len() != before {
             self.changed.notify_one();
         }
@@ -223,4 +175,57 @@ pub(super) fn notified(changed: Arc<Notify>) -> impl Stream<Item = ()> + Send + 
 
 fn name(node: &Value) -> Option<&str> {
     node.pointer("/metadata/name").and_then(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fleet::assign::ASSIGNED;
+    use crate::fleet::pool::node::Given;
+
+    fn store() -> NodeStore {
+        NodeStore { nodes: Arc::default(), changed: Arc::default(), namespace: "ns".to_owned() }
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    proptest! {
+        /// A leader that has followed the Nodes for a day sees nothing that one does not which has just listed them: how long
+        /// something is so stands in the objects.
+        #[test]
+        fn a_leader_that_is_new_sees_what_one_sees_that_stays(
+            changes in prop::collection::vec((0..3usize, any::<bool>(), any::<bool>(), 0..120i64), 1..60), min_trial in 1..900u64,
+        ) {
+            let (stays, mut now, mut version) = (store(), 0, 0);
+            let mut objects: BTreeMap<usize, Value> = BTreeMap::new();
+            for (number, ready, assigns, passes) in changes {
+                (now, version) = (now + passes, version + 1);
+                let node = objects.entry(number).or_insert_with(|| json!({
+                    "metadata": {"name": format!("n{number}"), "uid": format!("u{number}"), "labels": {},
+                        "creationTimestamp": at(now).to_string()},
+                    "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": at(now).to_string()}]}}));
+                node["metadata"]["resourceVersion"] = version.to_string().into();
+                let status = if ready { "True" } else { "False" };
+                if node["status"]["conditions"][0]["status"] != status {
+                    node["status"]["conditions"][0] = json!({"type": "Ready", "status": status, "lastTransitionTime": at(now).to_string()});
+                }
+                if assigns {
+                    let name = format!("{}name", kubelet_config::assignment::LABELS);
+                    node["metadata"]["labels"] = json!({ASSIGNED: Given::Wave.label(at(now)), name: format!("m{version}")});
+                }
+                stays.observe(node);
+                let new = store();
+                for node in objects.values() {
+                    new.observe(node);
+                }
+                let read = |store: &NodeStore| store.read_at(at(now), Duration::from_secs(min_trial), None, Clone::clone);
+                prop_assert_eq!(read(&stays), read(&new));
+            }
+        }
+    }
 }

@@ -29,13 +29,9 @@ use crate::clock::Clock;
 use crate::fleet::pool::decide::{Cluster, Decision, Pool, decide};
 use crate::fleet::pool::renderings::{RevisionTarget, StoredRevision};
 use crate::fleet::pool::report;
-use crate::fleet::pool::revision::{
-    APPROVED_REVISION, RenderedRevision, Revision, RevisionFault, check_stored, is_of_revision,
-};
+use crate::fleet::pool::revision::{APPROVED_REVISION, RenderedRevision, Revision, RevisionFault, check_stored};
 use crate::fleet::pool::types::{KubeletConfigPool, KubeletConfigPoolSpec, KubeletConfigPoolStatus};
 
-/// Whose fields these are, in `metadata.managedFields`.
-const MANAGER: &str = "kubelet-config-controller";
 /// After an error, and while a revision is not there, or a static pod.
 const REQUEUE_AFTER: Duration = Duration::from_secs(10);
 /// After a write that did not take effect.
@@ -90,8 +86,6 @@ struct PoolMemory {
     revision: Option<SeenRevision>,
     /// What its status names as current.
     current: Option<Arc<StoredRevision>>,
-    /// Its bad revisions, as they were last.
-    bad: BTreeSet<String>,
 }
 
 /// A generation's revision, which was there then.
@@ -135,7 +129,6 @@ impl Reconciler {
             if !self.guard.is_leader() || pool.metadata.deletion_timestamp.is_some() {
                 return Ok(Action::await_change());
             }
-            self.begin_retries(&pool);
             let update = self.ensure_revision(&pool).await?;
             let update = self.ensure_renderings(&pool, update).await?;
             let current = self.current_revision(&pool, update.as_ref().ok()).await?;
@@ -180,14 +173,17 @@ impl Reconciler {
                 continue;
             }
             let written = match assignment {
-                Some(assignment) => self.assign(assignment, rendering.as_deref(), &pool.spec.rollout).await,
+                Some(assignment) => self.assign(assignment, rendering.as_deref()).await,
                 None => self.reset(node).await,
             };
             match written {
                 Ok(true) => {}
                 Ok(false) => next = earliest([next, Some(RETRY_AFTER)]),
                 // One that cannot be written to keeps no other one back.
-                Err(error) => failed = Some(error),
+                Err(error) => {
+                    self.nodes.refused(node);
+                    failed = Some(error);
+                }
             }
         }
         self.collect().await;
@@ -203,16 +199,6 @@ impl Reconciler {
         self.drains.retain_pools(|name| pools.iter().any(|pool| pool.name_any() == name));
         let uids: BTreeSet<String> = pools.iter().filter_map(|pool| pool.uid()).collect();
         self.memory.lock().pools.retain(|uid, _| uids.contains(uid));
-    }
-
-    /// A revision that is bad no more is tried again: its Nodes have all their time again, or they would fail at once.
-    fn begin_retries(&self, pool: &KubeletConfigPool) {
-        let bad = pool.status.iter().flat_map(|status| &status.bad_revisions).map(|bad| bad.revision.clone());
-        let bad: BTreeSet<String> = bad.collect();
-        let former = std::mem::replace(&mut self.memory_of(pool).bad, bad.clone());
-        for revision in former.difference(&bad) {
-            self.nodes.restart_updates(|assigned| is_of_revision(assigned, revision, &self.client.namespace));
-        }
     }
 
     /// What is to be done, and the ConfigMap of the first assignment, if that is a result of expressions.
@@ -324,11 +310,11 @@ impl Reconciler {
             "apiVersion": KubeletConfigPool::api_version(&()), "kind": KubeletConfigPool::kind(&()),
             "metadata": {"name": name, "resourceVersion": pool.resource_version()}, "status": status,
         });
-        let params = PatchParams::apply(MANAGER).force();
+        let params = PatchParams::apply(self.client.manager).force();
         let request = Path::new(POOLS).patch_subresource("status", &name, &params, &Patch::Apply(&object));
         let written = StoredPool::new(self.client.request(&what, request).await?)?;
         self.memory_of(pool).written = Some((written.pool, Instant::now()));
-        events::tell(&self.client, MANAGER, pool, status).await;
+        events::tell(&self.client, pool, status).await;
         Ok(())
     }
 }

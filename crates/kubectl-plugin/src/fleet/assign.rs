@@ -12,9 +12,9 @@ use super::node::{Carrier, NodeRow};
 use kubelet_config::assignment::{DEFAULT_KEY, LABELS};
 use kubelet_config::source::{ConfigMapRef, Source};
 
-/// A Node's label, beside those of its assignment and as little in its own reach: the Unix time before which no pool believes
-/// that the Node has proven what it is assigned.
-pub(crate) const UNPROVEN_UNTIL: &str = "kubelet-config.node-restriction.kubernetes.io/unproven-until";
+/// A Node's label, beside those of its assignment and as little in its own reach: when a pool gave it that, and as what, as in
+/// `1767225600.w`. All that a pool has to know of a Node's time follows from it.
+pub(crate) const ASSIGNED: &str = "kubelet-config.node-restriction.kubernetes.io/assigned";
 
 /// A label's value holds so many characters (apimachinery/pkg/util/validation, v1.20.2 and v1.36.2).
 pub(crate) const LABEL_MAX: usize = 63;
@@ -123,12 +123,15 @@ pub(crate) fn version_value(source: &Source, before: Option<&str>) -> String {
     if before == Some(long.as_str()) { source.resource_version.clone() } else { long }
 }
 
-/// Adds [`UNPROVEN_UNTIL`] to a patch of an assignment; none takes it away.
-pub(crate) fn set_unproven_until(patch: &mut Value, until: Option<i64>) {
+/// Labels and annotations that go with a patch of an assignment: null takes one away.
+pub(crate) fn add_metadata(patch: &mut Value, more: &Value) {
     let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) else { return };
-    let labels = metadata.entry("labels").or_insert_with(|| json!({}));
-    if let Some(labels) = labels.as_object_mut() {
-        labels.insert(UNPROVEN_UNTIL.to_owned(), json!(until.map(|until| until.to_string())));
+    for (field, entries) in more.as_object().into_iter().flatten() {
+        if let (Some(all), Some(entries)) =
+            (metadata.entry(field).or_insert_with(|| json!({})).as_object_mut(), entries.as_object())
+        {
+            all.extend(entries.clone());
+        }
     }
 }
 

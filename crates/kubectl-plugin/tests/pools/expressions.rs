@@ -129,7 +129,8 @@ async fn one_node_without_a_value_stops_itself_alone() {
         let canary = (0..9).find(|number| !assigned_to(&world, *number).starts_with(&good)).unwrap();
         world.server.patch_node(&name(9), json!({"metadata": {"labels": {"size": null}}}));
         world.unready(canary, 600);
-        world.until_pool(POOL, |pool| condition(pool, "Stalled") == ("True", "FailuresExceeded")).await;
+        world.until_pool(POOL, |pool| condition(pool, "Ready").1 == "NodesSilent").await;
+        world.server.put_pool(POOL, &pods(0));
         world.until_pool(POOL, |_| (0..9).all(|number| assigned_to(&world, number).starts_with(&good))).await;
     };
     with_controller(&world, script).await;

@@ -124,7 +124,7 @@ async fn a_forged_proof_is_one_vote() {
         lie_that_it_is_proven(&world, &bad);
         world.until_pool(POOL, |pool| condition(pool, "Stalled") == ("True", "FailuresExceeded")).await;
         let sent = world.sent().into_iter().filter(|sent| sent.to == bad).count();
-        assert_eq!(sent, 2, "the next one says what it is");
+        assert_eq!(sent, 3, "the next two say what it is");
         until_all_have(&world, &good).await;
     };
     with_controller(&world, script).await;

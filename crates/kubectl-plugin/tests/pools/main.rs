@@ -161,7 +161,7 @@ async fn a_bad_revision_goes_back_by_itself_and_is_not_tried_again() {
 async fn nodes_that_are_well_do_not_all_go_back_at_once() {
     let world = World::new(40);
     let script = async {
-        let all_at_once = json!({"rollout": {"canaries": 0, "maxUnavailable": "100%"}});
+        let all_at_once = json!({"rollout": {"canaries": 0, "maxUnavailable": "100%", "maxFailures": 1}});
         let good = prepared(&world, 60).await;
         world.server.put_pool(POOL, &spec(60, &all_at_once));
         world.until_pool(POOL, |pool| condition(pool, "Ready").0 == "True").await;
@@ -200,13 +200,14 @@ async fn what_a_node_would_refuse_goes_nowhere() {
         assert_eq!((world.count(&good), world.sent().len()), (30, sent), "no node was given it");
         let status = &world.server.pool(POOL).unwrap()["status"];
         assert!(status["badRevisions"].is_null() && status.to_string().contains("29 valid, 1 refuse it"), "{status:#}");
-        // With two votes needed, one node's word does not count: it goes its way, and that node refuses it.
+        // With two votes needed, one node's word does not count: it goes its way, and that node is left alone.
         let two = json!({"rollout": {"canaries": 3, "maxUnavailable": "20%", "maxFailures": 2}});
         world.server.put_pool(POOL, &spec(61, &two));
-        world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+        let pool = world.until_pool(POOL, |pool| condition(pool, "Ready") == ("True", "Complete")).await;
+        assert_eq!(pool["status"]["stragglers"], json!({"count": 1, "nodes": ["node-0017"]}));
     };
     with_controller(&world, script).await;
-    assert_eq!(world.count(&bad), 30);
+    assert_eq!(world.count(&bad), 29);
 }
 
 #[tokio::test(start_paused = true)]

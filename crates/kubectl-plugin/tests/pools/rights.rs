@@ -160,5 +160,17 @@ fn the_deployment_is_restricted_and_names_what_there_is() {
     // Whose image kustomization.yaml names.
     let kustomization = &documents("pools/kustomization.yaml")[0];
     assert_eq!(kustomization["images"][0]["name"], container["image"]);
-    assert_eq!(kustomization["resources"], json!(["crd.yaml", "rbac.yaml", "deployment.yaml"]));
+    assert_eq!(kustomization["resources"], json!(["crd.yaml", "rbac.yaml", "view.yaml", "deployment.yaml"]));
+}
+
+/// A pool configures kubelets: nobody gets to write one by a role that has others in it.
+#[test]
+fn who_may_view_the_cluster_may_read_pools_and_write_none() {
+    let [view] = &documents("pools/view.yaml")[..] else { panic!("one document") };
+    assert_eq!(view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"], "true");
+    let [rule] = view["rules"].as_array().unwrap().as_slice() else { panic!("one rule") };
+    assert_eq!(rule["verbs"], json!(["get", "list", "watch"]));
+    let shipped = ["rbac", "view", "deployment"].map(|file| documents(&format!("pools/{file}.yaml")));
+    let writes = |text: &str| text.contains("aggregate-to-edit") || text.contains("aggregate-to-admin");
+    assert!(!shipped.iter().flatten().any(|document| writes(&document.to_string())));
 }

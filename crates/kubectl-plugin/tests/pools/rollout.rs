@@ -188,17 +188,22 @@ async fn nodes_go_back_before_it_ends_and_undo_settles_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_retried_goes_its_way() {
+async fn what_is_stopped_by_silence_goes_its_way_once_it_is_retried() {
     let world = world();
     let script = async {
-        // A trial takes that long, which is nobody's word against it.
-        let short = [&ALL[..], &["--node-timeout", "1m", "--on-failure", "stop"]].concat();
-        fails(&world, &short, &["has not finished within 60 s", "rollout retry workers"]).await;
-        assert_eq!(world.count(TARGET), 2);
-        world.server.patch_pool(POOL, &json!({"spec": {"rollout": {"nodeTimeoutSeconds": 3600}}}));
+        // All machines are off, and nobody has noticed.
+        (0..COUNT).for_each(|number| world.stop(number));
+        let short = [&ALL[..], &["--node-timeout", "2m"]].concat();
+        let words = ["ProgressDeadlineExceeded", "NodesSilent", "rollout retry workers"];
+        fails(&world, &short, &words).await;
+        let status = pool(&world)["status"].clone();
+        let failures = status["rollout"]["failures"].as_array().unwrap();
+        assert!(failures.len() == 1 || failures.len() == 2, "{failures:#?}");
+        assert!(failures[0]["kind"] == "Silent" && status["badRevisions"].is_null(), "{status:#}");
+        (0..COUNT).for_each(|number| world.start(number));
         good(&world, &["rollout", "retry", POOL]).await;
-        assert_eq!((world.count(TARGET), &pool(&world)["status"]["badRevisions"]), (COUNT, &Value::Null));
-        world.promises_held();
+        assert_eq!((world.count(TARGET), &pool(&world)["status"]["rollout"]["failures"]), (COUNT, &Value::Null));
+        fails(&world, &["rollout", "retry", POOL], &["nothing to try again"]).await;
     };
     with_controller(&world, script).await;
 }
@@ -315,17 +320,15 @@ async fn what_makes_no_sense_is_refused_before_anything_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_after_a_time_out_gives_the_nodes_their_time_again() {
+async fn a_node_whose_trial_goes_on_is_not_silent() {
     let world = World::with_trial(COUNT, Duration::from_secs(600));
     world.server.patch_config_map(NAMESPACE, TARGET, json!({"immutable": true}));
     world.expect_pool(TARGET, 2, MAX);
-    let short = [&ALL[..], &["--node-timeout", "6m", "--on-failure", "stop"]].concat();
+    let short = [&ALL[..], &["--node-timeout", "6m"]].concat();
     let script = async {
-        tokio::time::sleep(Duration::from_secs(30)).await; // it has the Lease
-        fails(&world, &short, &["has not finished within 360 s", "rollout retry workers"]).await;
-        // The trial takes ten minutes: the canaries need four of another six.
-        let _ = run(&world, &["rollout", "retry", POOL]).await;
-        assert!(world.count(TARGET) > 2, "it failed again at once: {:#}", pool(&world)["status"]["badRevisions"]);
+        good(&world, &short).await;
+        assert_eq!(world.count(TARGET), COUNT);
     };
     with_controller(&world, script).await;
+    world.promises_held();
 }

@@ -104,6 +104,8 @@ pub struct Fleet {
     nodes: Mutex<BTreeMap<String, Member>>,
     /// Some kubelet has come up.
     news: Arc<Notify>,
+    /// All machines have the same time.
+    clock: Clock,
 }
 
 struct Member {
@@ -113,7 +115,7 @@ struct Member {
 
 impl Fleet {
     pub fn new(surroundings: Surroundings) -> Fleet {
-        Fleet { surroundings, nodes: Mutex::default(), news: Arc::default() }
+        Fleet { surroundings, nodes: Mutex::default(), news: Arc::default(), clock: Clock::new() }
     }
 
     /// A further node, with this proven on its disk. Its Node is there.
@@ -128,8 +130,8 @@ impl Fleet {
         let settings = Settings { trial_duration: pace.trial, ..Settings::default() };
         let executor = Executor::new(State::new(settings), stand_in);
         let mut tasks = JoinSet::new();
-        tasks.spawn(supervise(executor, queue, Clock::new()));
-        tasks.spawn(report_on(Arc::clone(&node), reports, kubelets, Arc::clone(&self.news)));
+        tasks.spawn(supervise(executor, queue, self.clock));
+        tasks.spawn(report_on(Arc::clone(&node), reports, kubelets, Arc::clone(&self.news), self.clock));
         self.nodes().insert(name.to_owned(), Member { node, _tasks: tasks });
     }
 
@@ -197,6 +199,10 @@ impl Clock {
         Clock { began: Instant::now(), wall: jiff::Timestamp::now().as_nanosecond() }
     }
 
+    fn time(&self) -> jiff::Timestamp {
+        jiff::Timestamp::from_nanosecond(self.now().wall_nanos.into()).expect("a time")
+    }
+
     fn now(&self) -> Moment {
         // A machine is not younger than its supervisor.
         let passed = self.began.elapsed();
@@ -237,7 +243,13 @@ async fn supervise(mut executor: Executor<StandIn>, mut queue: UnboundedReceiver
 }
 
 /// Writes the Node's condition Ready, as its kubelet does.
-async fn report_on(node: Arc<Node>, mut reports: watch::Receiver<Report>, client: kube::Client, news: Arc<Notify>) {
+async fn report_on(
+    node: Arc<Node>,
+    mut reports: watch::Receiver<Report>,
+    client: kube::Client,
+    news: Arc<Notify>,
+    clock: Clock,
+) {
     let mut said = (true, 0);
     let mut heartbeat = 0;
     loop {
@@ -246,7 +258,7 @@ async fn report_on(node: Arc<Node>, mut reports: watch::Receiver<Report>, client
         let ready = until.is_none();
         if (report.up || !ready) && said != (ready, report.start) {
             // Heartbeats are told apart by the second.
-            heartbeat = jiff::Timestamp::now().as_second().max(heartbeat + 1);
+            heartbeat = clock.time().as_second().max(heartbeat + 1);
             if say(&client, &node.name, ready, heartbeat).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(500)).await;
                 continue;

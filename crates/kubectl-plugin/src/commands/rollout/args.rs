@@ -66,10 +66,10 @@ pub(crate) struct StrategyArgs {
     /// default of a new pool).
     #[arg(long, value_enum)]
     on_failure: Option<OnFailure>,
-    /// How many nodes must fail before no other gets it; default of a new pool: 1.
+    /// How many nodes must fail before no other gets it; default of a new pool: one canary, or two or 2 % of the nodes later.
     #[arg(long, value_name = "N", value_parser = whole_number(1..=1000))]
     max_failures: Option<u32>,
-    /// After this time a node that has not finished counts as failed, 1m to 24h; default of a new pool: 1h.
+    /// After this time a node that has not finished counts as silent, 1m to 24h; default of a new pool: 1h.
     #[arg(long, value_name = "DURATION", value_parser = seconds(60, "from 1m to 24h"))]
     #[serde(rename = "nodeTimeoutSeconds")]
     node_timeout: Option<u64>,

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use super::args::StatusArgs;
 use super::follow;
@@ -82,11 +83,11 @@ fn document(pool: &StoredPool) -> Value {
 }
 
 /// All Nodes of the cluster, as pools see them.
-pub(super) async fn all_nodes(api: &Client) -> Result<Vec<PoolNode>, Failure> {
-    let clock = Clock::new();
+pub(super) async fn all_nodes(api: &Client, pool: &StoredPool) -> Result<Vec<PoolNode>, Failure> {
+    let (now, min_trial) = (Clock::new().now(), pool.pool.spec.rollout.min_trial_seconds);
     let read = |node| {
         let mut node = PoolNode::from_node(&node, &api.namespace);
-        node.lasts.proof_waits = node.proof_waits_at(clock.now());
+        node.lasts = node.lasting_at(now, Duration::from_secs(min_trial.into()), false);
         Some(node)
     };
     let mut nodes = list(api, NODES, "list nodes", Selector::default(), read).await?;
@@ -95,7 +96,7 @@ pub(super) async fn all_nodes(api: &Client) -> Result<Vec<PoolNode>, Failure> {
 }
 
 async fn one(api: &Client, pool: &StoredPool, format: Format) -> Result<(), Failure> {
-    let nodes = all_nodes(api).await?;
+    let nodes = all_nodes(api, pool).await?;
     let remaining = remaining(&pool.pool, &pool.name, &api.namespace, &nodes);
     if format.is_for_programs() {
         let of = |it: &Remaining| json!({"node": it.node, "state": it.state, "message": it.message});

@@ -9,7 +9,7 @@ use super::status::{self, all_nodes};
 use crate::api::client::Client;
 use crate::api::pools::{self, StoredPool};
 use crate::fleet::pool::edit::{chosen, former_revisions, go_back, revision_of};
-use crate::fleet::pool::progress::{Standing, standing, without_bad_mark};
+use crate::fleet::pool::progress::{Standing, standing, without_failures};
 use crate::fleet::pool::remaining::{refusing, update};
 use crate::fleet::pool::revision::APPROVED_REVISION;
 use crate::output;
@@ -83,13 +83,13 @@ async fn undo(api: &Client, pool: &StoredPool, to_revision: Option<&str>) -> Res
 
 async fn retry(api: &Client, pool: &StoredPool) -> Result<String, Failure> {
     let (name, namespace) = (&pool.name, &api.namespace);
-    let Some((revision, others)) = without_bad_mark(name, &pool.pool, namespace) else {
+    let Some((revision, patch)) = without_failures(name, &pool.pool, namespace) else {
         return Err(Failure::new(format!(
-            "the revision that pool {name} is to have is not marked bad: there is nothing to try again; `kubectl kubelet-config rollout \
+            "the revision that pool {name} is to have is not marked bad, and no node failed with it: there is nothing to try again; `kubectl kubelet-config rollout \
              status {name}` says where it is"
         )));
     };
-    let nodes = all_nodes(api).await?;
+    let nodes = all_nodes(api, pool).await?;
     let stored = update(&pool.pool, name, namespace);
     if let Some(node) = stored.iter().flat_map(|stored| refusing(stored, &pool.pool, &nodes)).next() {
         return Err(Failure::new(format!(
@@ -97,6 +97,6 @@ async fn retry(api: &Client, pool: &StoredPool) -> Result<String, Failure> {
              {node}`, and this again"
         )));
     }
-    pools::patch(api, pool, Some("status"), &json!({"status": {"badRevisions": others}})).await?;
+    pools::patch(api, pool, Some("status"), &patch).await?;
     Ok(format!("tries {revision} again"))
 }

@@ -12,14 +12,14 @@ use crate::api::write::{AssignmentWriter, DryRun, Target, WriteError, patch_node
 use crate::controller::cordons::write_cordon;
 use crate::controller::nodes::NodeStore;
 use crate::controller::static_pods;
-use crate::fleet::assign::WrittenAssignment;
+use crate::fleet::assign::{ASSIGNED, WrittenAssignment};
 use crate::fleet::node::NodeRow;
 use crate::fleet::pool::draining::DrainDecision;
-use crate::fleet::pool::node::{PoolNode, without_taint};
-use crate::fleet::pool::preflight::request;
+use crate::fleet::pool::node::{Given, PoolNode, request, without_taint};
+use crate::fleet::pool::preflight::Question;
 use crate::fleet::pool::renderings::NodeAssignment;
 use crate::fleet::pool::revision::RenderedRevision;
-use crate::fleet::pool::types::{KubeletConfigPool, RolloutStrategy};
+use crate::fleet::pool::types::KubeletConfigPool;
 use kubelet_config::preflight::REQUEST_ANNOTATION;
 use kubelet_config::source::ConfigMapRef;
 
@@ -27,34 +27,35 @@ impl Reconciler {
     /// Assigns, if the Node is still the one that was decided about; whether it is assigned that now.
     pub(super) async fn assign(
         &self,
-        NodeAssignment { node: name, to }: &NodeAssignment,
+        NodeAssignment { node: name, to, given }: &NodeAssignment,
         rendering: Option<&RenderedRevision>,
-        strategy: &RolloutStrategy,
     ) -> Result<bool, Failure> {
         if let Some(rendering) = rendering {
             self.ensure_rendering(rendering).await?.map_err(Failure::new)?;
         }
-        // The second that has begun is not over.
-        let until = self.clock.now().as_second() + 1 + i64::from(strategy.min_trial_seconds);
-        self.write(name, Some(to), until).await
+        self.write(name, Some(to), *given).await
     }
 
     /// Withdraws the assignment of a Node; whether it has none now.
     pub(super) async fn reset(&self, name: &str) -> Result<bool, Failure> {
-        self.write(name, None, 0).await
+        self.write(name, None, Given::Back).await
     }
 
-    async fn write(&self, name: &str, to: Option<&ConfigMapRef>, unproven_until: i64) -> Result<bool, Failure> {
+    async fn write(&self, name: &str, to: Option<&ConfigMapRef>, given: Given) -> Result<bool, Failure> {
         let now = |nodes: &NodeStore| {
-            nodes.read(|nodes| nodes.get(name).map(|node| (node.written.clone(), node.resource_version.clone())))
+            nodes.read(|nodes| {
+                let node = nodes.get(name)?;
+                let was_asked = node.preflight.as_ref().is_some_and(|it| Some(&it.request) == to.map(request).as_ref());
+                Some((node.written.clone(), node.resource_version.clone(), was_asked))
+            })
         };
-        let Some(now) = now(&self.nodes) else { return Ok(true) };
+        let Some((written, version, was_asked)) = now(&self.nodes) else { return Ok(true) };
+        let now = (written, version);
         let keeps_source = self.memory.lock().keeps_source;
-        let mut writer = AssignmentWriter {
-            keeps_source,
-            unproven_until: Some(unproven_until),
-            ..AssignmentWriter::new(None, DryRun::None)
-        };
+        // What it was asked before has its answer.
+        let answered = if was_asked { json!({ REQUEST_ANNOTATION: null }) } else { json!({}) };
+        let metadata = json!({"labels": {ASSIGNED: given.label(self.clock.now())}, "annotations": answered});
+        let mut writer = AssignmentWriter { keeps_source, metadata, ..AssignmentWriter::new(None, DryRun::None) };
         let mut node = PoolWriteTarget { reconciler: self, name, now: Some(now) };
         let result = writer.write(&self.client, name, to, &mut node, PATCHES).await;
         self.memory.lock().keeps_source = writer.keeps_source;
@@ -94,19 +95,19 @@ impl Reconciler {
 
     /// Asks Nodes for their preflight, some at a time: other pools have their turn between. One that cannot be asked keeps
     /// no other from it.
-    pub(super) async fn ask(&self, nodes: &[NodeAssignment]) -> Result<(), Failure> {
+    pub(super) async fn ask(&self, questions: &[Question]) -> Result<(), Failure> {
         let mut failed = None;
-        for NodeAssignment { node, to } in nodes.iter().take(ASKED_AT_ONCE) {
+        for Question { node, of } in questions.iter().take(ASKED_AT_ONCE) {
             if !self.guard.is_leader() {
                 break;
             }
-            let patch = json!({"metadata": {"annotations": {REQUEST_ANNOTATION: request(to)}}});
+            let patch = json!({"metadata": {"annotations": {REQUEST_ANNOTATION: of.as_ref().map(request)}}});
             match patch_node(&self.client, node, &patch, false).await {
                 Ok(answer) => self.nodes.observe(&answer),
                 // It is gone, and the watch says so.
                 Err(error) if error.code() == 404 => {}
                 Err(error) => {
-                    self.nodes.could_not_ask(node);
+                    self.nodes.refused(node);
                     failed = Some(error.into());
                 }
             }

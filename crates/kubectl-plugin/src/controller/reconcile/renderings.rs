@@ -8,7 +8,7 @@ use kube::core::request::Request as Path;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{MANAGER, REVISION_KNOWN, Reconciler, UpdateRevision};
+use super::{REVISION_KNOWN, Reconciler, UpdateRevision};
 use crate::Failure;
 use crate::api::client::ApiError;
 use crate::fleet::pool::renderings::StoredRevision;
@@ -123,7 +123,7 @@ impl Reconciler {
         let stored =
             self.client.optional(&format!("get ConfigMap {name}"), path.get(name, &GetParams::default())).await?;
         let (None, Some(object)) = (&stored, object) else { return Ok(stored) };
-        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let params = PostParams { field_manager: Some(self.client.manager.to_owned()), ..PostParams::default() };
         let create = path.create(&params, object.to_string().into_bytes());
         self.client.request(&format!("create ConfigMap {name}"), create).await.map(Some)
     }

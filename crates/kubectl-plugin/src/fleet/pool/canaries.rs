@@ -1,9 +1,9 @@
 //! The first Nodes that get a revision.
 
+use super::class::Class;
 use super::node::PoolNode;
-use super::renderings::RevisionTarget;
 use super::report::{Blocker, PoolState};
-use super::types::{Proof, RolloutStrategy};
+use super::types::RolloutStrategy;
 
 /// Those that may be canaries, and how far they are.
 #[derive(Debug)]
@@ -18,21 +18,18 @@ pub(crate) struct Canaries<'a> {
 }
 
 impl<'a> Canaries<'a> {
-    /// `own`: the pool's Nodes.
-    pub(crate) fn new(
-        strategy: &'a RolloutStrategy,
-        own: &[&PoolNode],
-        target: &RevisionTarget<'_>,
-        proof: Proof,
-    ) -> Self {
+    /// `own`: the pool's Nodes, but for those that join.
+    pub(crate) fn new<'b>(strategy: &'a RolloutStrategy, own: impl Iterator<Item = &'b (&'b PoolNode, Class)>) -> Self {
         let mut canaries = Self { strategy, wanted: 0, done: 0, in_flight: 0, are_left: false };
         let mut eligible = 0;
-        for node in own.iter().filter(|node| canaries.may_be(node)).collect::<Vec<_>>() {
-            let has = target.is_on(node);
+        for (node, class) in own {
+            if !canaries.may_be(node) || !class.may_be_canary() {
+                continue;
+            }
             eligible += 1;
-            canaries.done += usize::from(has && node.is_done(proof));
-            canaries.in_flight += usize::from(has && node.is_in_flight(proof));
-            canaries.are_left |= !has;
+            canaries.done += usize::from(*class == Class::Done);
+            canaries.in_flight += usize::from(*class == Class::InFlight);
+            canaries.are_left |= class.is_behind();
         }
         canaries.wanted = (strategy.canaries as usize).min(eligible);
         canaries
@@ -45,6 +42,11 @@ impl<'a> Canaries<'a> {
     /// How many more may be sent; none: enough are done.
     pub(crate) fn left(&self) -> Option<usize> {
         (self.done < self.wanted).then(|| self.wanted.saturating_sub(self.done + self.in_flight))
+    }
+
+    /// Others may follow. Where nobody can be one, nobody has proven anything.
+    pub(crate) fn are_done(&self) -> bool {
+        self.left().is_none() && (self.done > 0 || self.strategy.canaries == 0)
     }
 
     /// Where the pool is while they are not done.

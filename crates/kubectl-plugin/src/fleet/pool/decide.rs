@@ -7,28 +7,29 @@
 mod drains;
 mod members;
 mod next_nodes;
+mod plan;
 mod verdicts;
 mod view;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::canaries::Canaries;
+use super::class::{Class, Measure, NOT_READY, class};
 use super::draining::{DrainDecision, Drained, uncordon};
-use super::node::PoolNode;
-use super::preflight::{self, Preflight};
+use super::node::{Given, PoolNode, request};
+use super::preflight::{Preflight, Question};
 use super::renderings::{NodeAssignment, RevisionTarget};
-use super::report::{self, Blocker, PoolState, Preflighted};
-use super::revision::{RevisionFault, revision_name};
-use super::types::{KubeletConfigPoolStatus, OnFailure, Proof, RolloutStrategy, max_unavailable};
+use super::report::{self, PoolState, Preflighted};
+use super::revision::{HASH, RevisionFault, is_made_for, is_of_revision, revision_name};
+use super::types::{KubeletConfigPoolStatus, Proof, RolloutPhase, RolloutStatus, RolloutStrategy, max_unavailable};
 use super::windows::Windows;
+use kubelet_config::preflight::PreflightRequest;
 use members::Members;
 use view::is_new;
 pub(crate) use view::{Cluster, Pool};
-
-/// A Node that has a new revision may be not Ready for so long. A kubelet that starts says so for some seconds, and the
-/// supervisor itself puts a Node without contact back after 90 s.
-const NOT_READY: Duration = Duration::from_secs(60);
 
 /// What is to be written.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,7 +40,7 @@ pub(crate) struct Decision {
     /// Nodes that have left the pool, and are to be assigned nothing any more.
     pub(crate) reset: Vec<String>,
     /// Nodes that are to judge what they may be assigned later.
-    pub(crate) ask: Vec<NodeAssignment>,
+    pub(crate) ask: Vec<Question>,
     pub(crate) drain: DrainDecision,
     /// Drains stay as they are until the status is written; only cordons end.
     pub(crate) keeps_drains: bool,
@@ -59,22 +60,17 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
         (Err(why), _) => return only_joined(&members, status, why),
         (_, Err(why)) => return only_joined(&members, status, &RevisionFault::invalid(why)),
     };
-    let is_new = is_new(pool.status, update);
-    // What all Nodes had is proven: a drain only waits until it is active.
-    let drain_proof = if is_new { strategy.proof } else { Proof::Active };
-    let asks_preflight = is_new && members.shared.is_empty();
-    let behind = members.own.iter().copied().filter(|node| asks_preflight && !update.is_on(node));
-    let preflight = Preflight::new(behind, update);
-    let rollout = Rollout { pool, cluster, members: &members, strategy, windows, preflight, drain_proof, update };
     status.update_revision = Some(revision_name(&update.reference));
+    let rollout = Rollout::new(pool, cluster, &members, windows, update);
+    status.rollout = Some(rollout.trial.clone());
     let has_news = rollout.record_verdicts(&mut status);
     let (state, planned) = rollout.plan(&status);
     let moving = planned.len();
     let Drained { state, assign, decision, next } = rollout.split_by_drains(state, planned);
-    members.count(&mut status, Some(update), strategy.proof);
+    members.count(&mut status, &rollout.classes, Some(update), strategy.proof);
     let reset = if has_news { Vec::new() } else { rollout.resets(moving) };
-    let preflighted = if is_new { rollout.preflighted(&state) } else { Preflighted::NotAsked };
-    let state = state.with_waiting(&members.waiting());
+    let preflighted = if rollout.is_new { rollout.preflighted(&state) } else { Preflighted::NotAsked };
+    let state = rollout.timed(&mut status, state).with_waiting(&members.waiting()).with_stragglers(&status);
     report::fill(&mut status, &members.conflicts(), &state, &preflighted, cluster.now);
     Decision {
         next: rollout.next_timeout().into_iter().chain(next).min(),
@@ -83,21 +79,21 @@ pub(crate) fn decide(pool: &Pool<'_>, cluster: &Cluster<'_>) -> Decision {
         reset,
         drain: if has_news { DrainDecision::ending(decision.uncordon) } else { decision },
         keeps_drains: has_news,
-        ask: rollout.preflight.ask,
+        ask: rollout.questions(),
         untaint: members.with_startup_taint(Some(update)),
     }
 }
 
 /// What is to be done while the spec makes no sense: nodes that join are not to wait for somebody who mends it.
 fn only_joined(members: &Members<'_>, mut status: KubeletConfigPoolStatus, why: &RevisionFault) -> Decision {
-    members.count(&mut status, None, Proof::Active);
+    members.count(&mut status, &[], None, Proof::Active);
     let state = PoolState::Invalid(why.clone());
     report::fill(&mut status, &members.conflicts(), &state, &Preflighted::NotAsked, members.now);
     let selected = members.own.iter().chain(members.shared.iter().map(|(node, _)| node)).copied();
     let uncordon = uncordon(selected, members.pool.name, &BTreeSet::new(), Proof::Active);
     Decision {
         status,
-        assign: members.joined(),
+        assign: members.joined(None),
         drain: DrainDecision::ending(uncordon),
         untaint: members.with_startup_taint(None),
         ..Decision::default()
@@ -115,103 +111,136 @@ struct Rollout<'a> {
     /// When a Node has finished what it has, and can be drained.
     drain_proof: Proof,
     update: &'a RevisionTarget<'a>,
+    /// It is another revision than all have, and may go to Nodes.
+    is_new: bool,
+    /// How the update is going, as it stands in the status.
+    trial: RolloutStatus,
+    /// What the pool's own Nodes are to the update.
+    classes: Vec<(&'a PoolNode, Class)>,
+    canaries: Canaries<'a>,
+    /// They are, or were.
+    canaries_are_done: bool,
 }
 
-impl Rollout<'_> {
-    /// Where the pool is, and which Nodes are assigned something next.
-    fn plan(&self, status: &KubeletConfigPoolStatus) -> (PoolState, Vec<NodeAssignment>) {
-        let current = self.members.current(status);
-        let joined = self.members.joined();
-        let update = revision_name(&self.update.reference);
-        let bad = status.bad_revisions.iter().find(|bad| bad.revision == update);
-        let back = current.as_ref().filter(|current| current.reference != self.update.reference);
-        let target = match bad {
-            None => Some(self.update),
-            Some(_) if self.strategy.on_failure == OnFailure::Revert => back,
-            Some(_) => None,
+impl<'a> Rollout<'a> {
+    fn new(
+        pool: &'a Pool<'a>,
+        cluster: &'a Cluster<'a>,
+        members: &'a Members<'a>,
+        windows: Windows,
+        update: &'a RevisionTarget<'a>,
+    ) -> Self {
+        let (strategy, revision, is_new) =
+            (&pool.spec.rollout, revision_name(&update.reference), is_new(pool.status, update));
+        let begun = pool.status.rollout.clone().filter(|rollout| rollout.revision == revision);
+        let now = report::rfc3339(cluster.now);
+        let begins =
+            || RolloutStatus { revision, started_at: now.clone(), phase_since: now, ..RolloutStatus::default() };
+        let mut rollout = Self {
+            // What all Nodes had is proven: a drain only waits until it is active.
+            drain_proof: if is_new { strategy.proof } else { Proof::Active },
+            trial: begun.unwrap_or_else(begins),
+            canaries: Canaries::new(strategy, [].iter()),
+            canaries_are_done: false,
+            preflight: Preflight::default(),
+            classes: Vec::new(),
+            pool,
+            cluster,
+            members,
+            strategy,
+            windows,
+            update,
+            is_new,
         };
-        if let Some((node, other)) = self.members.shared.first() {
-            return (PoolState::Conflict { node: node.name.clone(), pool: (*other).to_owned() }, joined);
-        }
-        if self.pool.spec.paused {
-            let behind = self.members.own.iter().filter(|node| target.is_some_and(|target| !target.is_on(node)));
-            return (PoolState::Paused { behind: behind.count(), update }, joined);
-        }
-        let (state, mut assign) = match target {
-            Some(target) => self.plan_towards(target, status),
-            None => (PoolState::Complete, Vec::new()),
-        };
-        let others: Vec<_> = joined.into_iter().filter(|it| assign.iter().all(|other| other.node != it.node)).collect();
-        assign.extend(others);
-        (bad.map_or(state, PoolState::bad), assign)
+        rollout.classes = rollout.classified(&rollout.measure(update, pool.status));
+        let own = rollout.classes.iter().filter(|(node, _)| !members.joins(node));
+        rollout.canaries = Canaries::new(strategy, own);
+        let is_wave = |node: &&'a PoolNode| node.given == Some(Given::Wave) && update.is_on(node);
+        rollout.canaries_are_done = rollout.canaries.are_done() || members.own.iter().any(is_wave);
+        rollout.preflight = Preflight::new(&rollout.classes, &rollout.measure(update, pool.status), cluster.now);
+        rollout
     }
 
-    /// The next Nodes that get `target`, as far as there is room for them.
-    fn plan_towards(
-        &self,
-        target: &RevisionTarget<'_>,
-        status: &KubeletConfigPoolStatus,
-    ) -> (PoolState, Vec<NodeAssignment>) {
-        let Members { own, .. } = self.members;
-        // What all Nodes had needs neither canaries nor anybody's approval.
+    /// How Nodes are held against a revision.
+    fn measure<'b>(&'b self, target: &'b RevisionTarget<'b>, status: &KubeletConfigPoolStatus) -> Measure<'b> {
         let is_known = status.current_revision.as_ref() == Some(&revision_name(&target.reference));
-        let proof = if is_known { Proof::Active } else { self.strategy.proof };
-        let (with, mut behind): (Vec<&PoolNode>, Vec<&PoolNode>) =
-            own.iter().copied().partition(|node| target.is_on(node));
-        let in_flight = with.iter().filter(|node| node.is_in_flight(proof)).count();
-        // Nodes that join a settled pool do not unsettle it: whoever waits for Ready would wait at each scale-up.
-        // One that has something else does not join: it goes back.
-        let is_new = |node: &PoolNode| node.desired.is_none() || target.is_on(node);
-        let is_settled = |node: &&PoolNode| is_known && is_new(node) && node.is_young(self.cluster.now);
-        if behind.iter().chain(with.iter().filter(|node| node.is_in_flight(proof))).all(is_settled) {
-            return (PoolState::complete(own), Vec::new());
+        let time = |text: &str| text.parse::<Timestamp>().ok();
+        Measure {
+            target,
+            proof: if is_known { Proof::Active } else { self.strategy.proof },
+            node_timeout: self.node_timeout(),
+            started_at: time(&self.trial.started_at).unwrap_or(self.cluster.now),
+            asks: is_new(status, target) && self.members.shared.is_empty(),
+            request: request(&target.reference),
+            asked_at: self.trial.asked_at.as_deref().and_then(time),
+            pool: self.pool.name,
+            drains: self.cluster.drains,
         }
-        let mut state = PoolState::Waves { nodes: own.len(), with: with.len(), in_flight };
-        // Canaries that are still to be sent; none: all are.
-        let mut canaries_left = usize::MAX;
-        if !is_known {
-            let canaries = Canaries::new(self.strategy, own, target, proof);
-            if let Some(by) = canaries.blocker() {
-                return (PoolState::Blocked { behind: behind.len(), by }, Vec::new());
-            }
-            if let Some(left) = canaries.left() {
-                behind.retain(|node| canaries.may_be(node));
-                (canaries_left, state) = (left, canaries.state());
-            } else if self.strategy.pause_after_canaries
-                && self.pool.approved != Some(revision_name(&target.reference).as_str())
-            {
-                return (PoolState::AwaitingApproval { revision: revision_name(&target.reference) }, Vec::new());
-            }
-        }
-        if !is_known && let Some(why) = self.keeps_back(&with) {
-            let is_final = matches!(why, PoolState::PreflightRefused(_));
-            return (if in_flight == 0 || is_final { why } else { state }, Vec::new());
-        }
-        let assign = self.next_nodes(&behind, target, proof, canaries_left);
-        let waits = |node: &&PoolNode| !self.wait(node, target).is_zero();
-        if assign.is_empty() && in_flight == 0 && !behind.is_empty() && !behind.iter().any(waits) {
-            state = PoolState::Blocked { behind: behind.len(), by: self.blocker(&behind, target, proof) };
-        }
-        (state, assign)
     }
 
-    /// What keeps a new revision from going to any Node now.
-    fn keeps_back(&self, with: &[&PoolNode]) -> Option<PoolState> {
-        let Preflight { waiting, refused, .. } = &self.preflight;
-        if refused.len() >= self.strategy.max_failures as usize {
-            return Some(PoolState::PreflightRefused(report::messages(refused)));
+    /// What the pool's own Nodes are to a revision.
+    fn classified(&self, measure: &Measure<'_>) -> Vec<(&'a PoolNode, Class)> {
+        self.members.own.iter().map(|node| (*node, class(node, measure, self.cluster.now))).collect()
+    }
+
+    /// Takes down how far the update is, and since when; a pool that gets no further says so.
+    fn timed(&self, status: &mut KubeletConfigPoolStatus, state: PoolState) -> PoolState {
+        let now = self.cluster.now;
+        let Some(rollout) = &mut status.rollout else { return state };
+        let phase = state.phase(rollout.phase);
+        if phase != rollout.phase {
+            (rollout.phase, rollout.phase_since) = (phase, report::rfc3339(now));
         }
-        if !waiting.is_empty() && with.is_empty() {
-            return Some(PoolState::Preflighting { waiting: waiting.clone() });
+        if self.is_new && rollout.asked_at.is_none() && self.preflight.is_asked() {
+            rollout.asked_at = Some(report::rfc3339(now));
         }
-        let Windows::ClosedUntil(opens) = self.windows else { return None };
-        let behind = self.members.own.len() - with.len();
-        Some(PoolState::Blocked { behind, by: Blocker::Windows(opens) })
+        match self.deadline_left(rollout) {
+            Some(left) if left.is_zero() => {
+                PoolState::Overdue { of: Box::new(state), seconds: self.strategy.progress_deadline_seconds }
+            }
+            _ => state,
+        }
+    }
+
+    /// Until a pool that is on its way is told to get no further.
+    fn deadline_left(&self, rollout: &RolloutStatus) -> Option<Duration> {
+        if matches!(rollout.phase, RolloutPhase::Waiting | RolloutPhase::Ended) {
+            return None;
+        }
+        let given = self.members.own.iter().filter(|node| self.update.is_on(node)).map(|node| node.assigned_at);
+        let since = given.chain([rollout.phase_since.parse().ok()]).flatten().max()?;
+        let passed = Duration::try_from(self.cluster.now.duration_since(since)).unwrap_or_default();
+        Some(Duration::from_secs(self.strategy.progress_deadline_seconds.into()).saturating_sub(passed))
+    }
+
+    /// What Nodes are asked, and which were asked for what nobody wants to know any more.
+    fn questions(&self) -> Vec<Question> {
+        let Pool { name, namespace, status, .. } = *self.pool;
+        let is_of_pool = |request: &PreflightRequest| {
+            let made = &request.reference.name;
+            let made = made.get(..made.len().min(name.len() + HASH)).unwrap_or_default();
+            let is_named = |revision: &String| is_of_revision(&request.reference, revision, namespace);
+            request.reference.namespace == namespace && (is_made_for(name, made) || status.revisions().any(is_named))
+        };
+        let is_bad = status.bad_revisions.iter().any(|bad| bad.revision == revision_name(&self.update.reference));
+        let measure = self.measure(self.update, status);
+        let is_stale = |node: &&&PoolNode| {
+            // What a Node would make of what it does not have keeps its meaning.
+            let is_wanted = !is_bad && !self.update.is_on(node) && measure.is_asked(node);
+            let request = node.preflight.as_ref().and_then(|asked| PreflightRequest::parse(&asked.request).ok());
+            let is_ours = request.is_some_and(|it| it.token.is_none() && it.version.is_none() && is_of_pool(&it));
+            is_ours && !is_wanted && !node.unwritable
+        };
+        let stale = self.members.own.iter().filter(|_| !self.is_new).filter(is_stale);
+        let stale = stale.map(|node| Question { node: node.name.clone(), of: None });
+        self.preflight.ask.iter().cloned().chain(stale).collect()
     }
 
     fn preflighted(&self, state: &PoolState) -> Preflighted {
         match state {
-            PoolState::Complete | PoolState::NoNodes | PoolState::Failed { .. } => Preflighted::NotAsked,
+            PoolState::Complete | PoolState::NoNodes | PoolState::Failed { .. } | PoolState::Degraded(..) => {
+                Preflighted::NotAsked
+            }
             PoolState::PreflightRefused(_) => Preflighted::Refused(self.preflight.summary()),
             _ if self.preflight.waiting.is_empty() => Preflighted::Done(self.preflight.summary()),
             _ => Preflighted::Waiting(self.preflight.summary()),
@@ -229,7 +258,7 @@ impl Rollout<'_> {
         if self.pool.spec.paused || is_closed || !shared.is_empty() {
             return Vec::new();
         }
-        let out = own.iter().filter(|node| self.counts_as_unavailable(node, self.update, self.strategy.proof)).count();
+        let out = own.iter().filter(|node| self.counts_as_unavailable(node, self.strategy.proof)).count();
         let max = max_unavailable(&self.strategy.max_unavailable, own.len() + leavers.len()).unwrap_or(1);
         let room = max.saturating_sub(out + leavers.returning.len() + taken);
         let next = self.members.one_control_plane_at_a_time(leavers.next(room));
@@ -242,29 +271,29 @@ impl Rollout<'_> {
 
     /// When a Node's time is over, one is young no more, or a window opens or closes.
     fn next_timeout(&self) -> Option<Duration> {
-        let own = &self.members.own;
-        let in_flight = own.iter().filter(|node| node.is_in_flight(self.strategy.proof));
-        let timeouts = in_flight.flat_map(|node| {
-            let unready = NOT_READY.saturating_sub(node.lasts.unready.min(node.lasts.updating));
-            [Some(unready).filter(|_| !node.ready), Some(self.node_timeout().saturating_sub(node.lasts.updating))]
+        let (own, now) = (&self.members.own, self.cluster.now);
+        let measure = self.measure(self.update, self.pool.status);
+        let of_class = self.classes.iter().flat_map(|(node, class)| {
+            let had = if self.update.is_on(node) { node.lasts.updating } else { Duration::MAX };
+            let unready = NOT_READY.saturating_sub(node.lasts.unready.min(had));
+            let is_timed = *class == Class::InFlight && !node.waits;
+            let trial = node.trial_ends.and_then(|ends| Duration::try_from(ends.duration_since(now)).ok());
+            let left = measure.time_left(node, now).max(trial.unwrap_or_default());
+            [Some(unready).filter(|_| !node.ready), Some(left).filter(|_| is_timed)]
         });
         // One control-plane node at a time is of all pools.
         let control_plane = self.cluster.nodes.values().filter(|node| node.is_control_plane());
         let unproven = own.iter().copied().chain(control_plane).map(|node| Some(node.lasts.proof_waits));
-        let grown = own.iter().map(|node| node.young_for(self.cluster.now));
+        let grown = own.iter().map(|node| node.young_for(now));
         let current = self.members.current(self.pool.status);
         let waits = own.iter().map(|node| current.as_ref().map(|current| self.wait(node, current)));
-        timeouts
-            .chain(grown)
-            .chain(unproven)
-            .chain(waits)
-            .chain([
-                self.members.leavers.next_timeout(),
-                self.windows.lasts(self.cluster.now),
-                preflight::next_timeout(own.iter().copied()),
-            ])
-            .flatten()
-            .filter(|left| !left.is_zero())
-            .min()
+        let is_asked = !self.preflight.waiting.is_empty() && self.trial.asked_at.is_some();
+        let all = of_class.chain(grown).chain(unproven).chain(waits).chain([
+            self.members.leavers.next_timeout(),
+            self.windows.lasts(now),
+            is_asked.then(|| measure.answers_left(now)),
+            self.deadline_left(&self.trial),
+        ]);
+        all.flatten().filter(|left| !left.is_zero()).min()
     }
 }

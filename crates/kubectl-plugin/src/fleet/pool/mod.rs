@@ -5,6 +5,7 @@
 //! that takes over from a dead one goes on as that one would have.
 
 mod canaries;
+mod class;
 pub(crate) mod collect;
 pub(crate) mod decide;
 pub mod drain;
@@ -23,6 +24,7 @@ pub(crate) mod report;
 pub(crate) mod revision;
 mod selector;
 pub(crate) mod selector_text;
+mod status;
 mod template;
 pub(crate) mod template_revision;
 #[cfg(test)]

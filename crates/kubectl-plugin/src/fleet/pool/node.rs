@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::drain::{CORDONED_BY, Cordon, cordoning_pool};
 use super::types::Proof;
-use crate::fleet::assign::{UNPROVEN_UNTIL, WrittenAssignment};
+use crate::fleet::assign::{ASSIGNED, WrittenAssignment};
 use crate::fleet::node::{ConfigManager, NodeRow, Stage, annotation};
 use crate::fleet::{MAX_CLOCK_SKEW, YOUNG};
 use kubelet_config::hazard::quantity;
 use kubelet_config::pods::MIRROR;
-use kubelet_config::preflight::PreflightResult;
+use kubelet_config::preflight::{PreflightRequest, PreflightResult};
 use kubelet_config::reported::{ReportedCondition, text};
 use kubelet_config::source::ConfigMapRef;
 use kubelet_config::status::WAITS_WHILE;
@@ -24,8 +24,16 @@ const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node
 /// Labels that hold a Node's zone, the newer one first.
 const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
 
+/// The reason of the condition of a Node that cannot sync.
+const SYNC_FAILED: &str = "SyncFailed";
+
 /// What a kubelet finds as memory varies by a few MiB from boot to boot and from kernel to kernel; of no interest to pools.
 const MEMORY_STEP: u64 = 64 << 20;
+
+/// The text that asks a Node for its preflight of a revision. Its name tells its content, so no version of it is named.
+pub(crate) fn request(of: &ConfigMapRef) -> String {
+    PreflightRequest { reference: of.clone(), version: None, token: None }.to_string()
+}
 
 /// What a Node was asked to judge, and what it says of that.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,15 +61,6 @@ impl NodePreflight {
             });
         Some(Self { request, answer })
     }
-
-    /// It has not said anything yet.
-    pub(crate) fn is_open(&self) -> bool {
-        self.answer.is_none()
-    }
-
-    pub(crate) fn is_same_request(&self, other: &Self) -> bool {
-        self.request == other.request
-    }
 }
 
 /// How far a Node is with what it is assigned.
@@ -77,10 +76,48 @@ pub(crate) enum Progress {
     Bad(String),
 }
 
+/// As what a Node was given its assignment, as its label says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// Before others.
+    Canary,
+    /// In its turn.
+    Wave,
+    /// It had just joined.
+    Joined,
+    /// To come back: from what is bad, or from not being Ready.
+    Back,
+}
+
+const GIVEN: [(char, Given); 4] = [('c', Given::Canary), ('w', Given::Wave), ('j', Given::Joined), ('r', Given::Back)];
+
+impl Given {
+    /// The value of the label [`ASSIGNED`].
+    pub(crate) fn label(self, at: Timestamp) -> String {
+        let letter = GIVEN.iter().find(|(_, given)| *given == self).map_or('w', |(letter, _)| *letter);
+        format!("{}.{letter}", at.as_second())
+    }
+
+    fn from_label(label: &str) -> Option<(Timestamp, Self)> {
+        let (at, letter) = label.split_once('.')?;
+        let given = GIVEN.iter().find(|(of, _)| letter.chars().eq([*of]))?.1;
+        Some((Timestamp::from_second(at.parse().ok()?).ok()?, given))
+    }
+}
+
+/// Keys of taints of a Node that goes, and takes what it says with it: the cluster autoscaler's and Karpenter's.
+const LEAVES: [&str; 4] = [
+    "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+];
+
 /// A Node, as it was last observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PoolNode {
     pub(crate) name: String,
+    pub(crate) uid: String,
     pub(crate) resource_version: String,
     pub(crate) labels: BTreeMap<String, String>,
     /// Cores.
@@ -111,28 +148,38 @@ pub(crate) struct PoolNode {
     pub(crate) held: bool,
     /// It waits for as long as it takes, for the end of a pressure or until no pod would be lost: that is held against no revision.
     pub(crate) waits: bool,
+    /// It cannot get or keep what it is to have: its disk is full, or it may not read the ConfigMap.
+    pub(crate) cannot_sync: bool,
+    /// It is deleted, or about to be.
+    pub(crate) leaving: bool,
     /// Somebody is there who answers.
     pub(crate) has_supervisor: bool,
+    /// It says something of its configuration, be it by a kubelet that keeps its status itself.
+    pub(crate) is_managed: bool,
     /// What it was asked to judge last.
     pub(crate) preflight: Option<NodePreflight>,
+    /// Until when it is on trial.
+    pub(crate) trial_ends: Option<Timestamp>,
+    /// When it was given what it is assigned.
+    pub(crate) assigned_at: Option<Timestamp>,
+    pub(crate) given: Option<Given>,
+    unready_since: Option<Timestamp>,
     created: Option<Timestamp>,
-    /// As this controller observed it.
+    /// The last write into it was refused, a moment ago.
+    pub(crate) unwritable: bool,
+    /// As its clocks say it at the time of day of a decision.
     pub(crate) lasts: Lasting,
 }
 
-/// For how long something is so with a Node.
+/// For how long something is so with a Node. All of it follows from what stands in the Node and from the time of day.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lasting {
     /// It is still not believed to have proven what it is assigned.
     pub(crate) proof_waits: Duration,
     /// It is not Ready.
     pub(crate) unready: Duration,
-    /// It is not done with what it is assigned.
+    /// It is assigned what it is assigned, or was reset.
     pub(crate) updating: Duration,
-    /// It owes an answer.
-    pub(crate) unanswered: Duration,
-    /// A request cannot be written into it.
-    pub(crate) unasked: Duration,
 }
 
 impl PoolNode {
@@ -142,6 +189,9 @@ impl PoolNode {
         let capacity = |name: &str| node.pointer("/status/capacity").and_then(|all| all.get(name)?.as_str());
         let taints = node.pointer("/spec/taints").and_then(Value::as_array).into_iter().flatten();
         let message = row.condition.as_ref().map(|condition| condition.message.clone()).unwrap_or_default();
+        let text_at = |pointer: &str| text(node.pointer(pointer).and_then(Value::as_str).unwrap_or_default());
+        let taints: Vec<String> = taints.filter_map(|taint| Some(text(taint.get("key")?.as_str()?))).collect();
+        let label = row.labels.get(ASSIGNED).and_then(|label| Given::from_label(label));
         let reported = [&row.assigned, &row.active, &row.last_known_good].into_iter().flatten();
         Self {
             reported: reported.map(|source| source.reference.clone()).collect(),
@@ -149,7 +199,17 @@ impl PoolNode {
             progress: progress(&row, &message),
             held: row.stage() == Stage::Held,
             waits: row.stage() == Stage::Scheduled && message.starts_with(WAITS_WHILE),
+            cannot_sync: row.reason() == SYNC_FAILED,
+            leaving: node.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string)
+                || taints.iter().any(|taint| LEAVES.contains(&taint.as_str())),
             has_supervisor: row.manager == Some(ConfigManager::Supervisor),
+            is_managed: row.manager != Some(ConfigManager::Nobody),
+            trial_ends: row.trial_ends.as_ref().and_then(|at| at.parse().ok()),
+            assigned_at: label.map(|(at, _)| at).or_else(|| row.assignment_written_at.parse().ok()),
+            given: label.map(|(_, given)| given),
+            unready_since: ReportedCondition::from_node(node, "Ready").and_then(|ready| ready.since.parse().ok()),
+            unwritable: false,
+            uid: text_at("/metadata/uid"),
             preflight: NodePreflight::from_row(&row),
             unschedulable: node.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or_default(),
             cordoned_by: annotation(node, CORDONED_BY),
@@ -164,7 +224,7 @@ impl PoolNode {
             kubelet: row.kubelet,
             desired: row.desired,
             ready: row.ready,
-            taints: taints.filter_map(|taint| Some(text(taint.get("key")?.as_str()?))).collect(),
+            taints,
             lasts: Lasting::default(),
         }
     }
@@ -204,8 +264,8 @@ impl PoolNode {
 
     /// The other one is another version of the same Node, in which nothing is new that pools go by.
     pub(crate) fn differs_only_in_version(&self, other: &Self) -> bool {
-        let Self { resource_version, lasts, .. } = other.clone();
-        let as_other = Self { resource_version, lasts, ..self.clone() };
+        let Self { resource_version, unwritable, lasts, .. } = other.clone();
+        let as_other = Self { resource_version, unwritable, lasts, ..self.clone() };
         as_other == *other
     }
 
@@ -218,11 +278,20 @@ impl PoolNode {
         }
     }
 
-    /// How long it is still too early for it to have proven what it is assigned, as far as the clock of whoever wrote that was
-    /// right.
-    pub(crate) fn proof_waits_at(&self, now: Timestamp) -> Duration {
-        let until = self.labels.get(UNPROVEN_UNTIL).and_then(|at| Timestamp::from_second(at.parse().ok()?).ok());
-        until.and_then(|until| Duration::try_from(until.duration_since(now)).ok()).unwrap_or_default()
+    /// For how long all that is so at this time of day. `is_believed`: what it is assigned is what all have finished. A clock of
+    /// whoever assigned it that is ahead of this one says nothing.
+    pub(crate) fn lasting_at(&self, now: Timestamp, min_trial: Duration, is_believed: bool) -> Lasting {
+        let passed = |since: Timestamp| Duration::try_from(now.duration_since(since)).unwrap_or_default();
+        let is_sane = |at: &Timestamp| at.duration_since(now) <= MAX_CLOCK_SKEW;
+        let updating = self.assigned_at.filter(is_sane).map(passed);
+        // The second in which it was written is not over.
+        let proven_after = min_trial + Duration::from_secs(1);
+        let waits = updating.filter(|_| self.given.is_some() && !is_believed);
+        Lasting {
+            proof_waits: waits.map(|passed| proven_after.saturating_sub(passed)).unwrap_or_default(),
+            unready: self.unready_since.filter(|_| !self.ready).map(passed).unwrap_or_default(),
+            updating: updating.unwrap_or_default(),
+        }
     }
 
     /// It is assigned nothing any more, and still has what it was assigned.
@@ -266,6 +335,8 @@ fn progress(row: &NodeRow, message: &str) -> Progress {
             messages.into_iter().find(|message| !message.is_empty()).unwrap_or("it does not say why").to_owned(),
         )
     };
+    let is_proven = row.assigned.is_some() && row.active == row.assigned && row.last_known_good == row.assigned;
+    let has_proven = |or: Progress| if is_proven { Progress::Proven } else { or };
     let speaks_of_it = row.assigned.as_ref().map(|source| &source.reference) == row.desired.as_ref();
     if row.invalid.is_some() {
         return bad();
@@ -276,10 +347,12 @@ fn progress(row: &NodeRow, message: &str) -> Progress {
     match row.stage() {
         // The Node had troubles of its own, and says itself that the version is not to blame.
         Stage::Failed if row.reason() == "NotToBlame" => Progress::Updating,
+        // Its disk, or its right to the ConfigMap: no version is to blame, and what it has proven stays proven.
+        Stage::Failed if row.reason() == SYNC_FAILED && row.invalid.is_none() => has_proven(Progress::Updating),
         Stage::Failed => bad(),
         Stage::Proven => Progress::Proven,
         // Held on the Node, with this very version: nothing is outstanding.
-        Stage::Held if row.active == row.assigned && row.last_known_good == row.assigned => Progress::Proven,
+        Stage::Held => has_proven(Progress::Updating),
         Stage::OnTrial | Stage::AwaitsConfirmation if row.is_well() => Progress::Active,
         _ => Progress::Updating,
     }

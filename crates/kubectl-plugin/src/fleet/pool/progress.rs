@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::edit::revision_of;
 use super::revision::APPROVED_REVISION;
 use super::types::{KubeletConfigPool, KubeletConfigPoolStatus, OnFailure, PoolCondition, Proof};
@@ -63,6 +65,14 @@ pub(crate) fn advice(name: &str, reason: &str) -> String {
         BAD_REVISION => format!(
             "`{rollout} undo {name}` goes back to the previous revision, `{rollout} retry {name}` tries this one again once the \
              cause is mended; or roll out a corrected ConfigMap"
+        ),
+        "ProgressDeadlineExceeded" => format!(
+            "it goes on once what it waits for is mended; `{rollout} retry {name}` forgets nodes that failed and are gone, `{rollout} undo {name}` \
+             goes back to the previous revision"
+        ),
+        "Degraded" => format!(
+            "mend what those nodes name, or take them out of the pool, then `kubectl kubelet-config retry NODE`; \
+             `{rollout} undo {name}` goes back to the previous revision"
         ),
         "PreflightRefused" => format!(
             "mend what those nodes name, or roll out a corrected ConfigMap, or go back by `{rollout} undo {name}`"
@@ -150,16 +160,15 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
-/// Whether the pool's update revision is marked bad; that revision, and the marks without it.
-pub(crate) fn without_bad_mark(
-    pool: &str,
-    object: &KubeletConfigPool,
-    namespace: &str,
-) -> Option<(String, serde_json::Value)> {
+/// Whether the pool's update revision is marked bad, or Nodes failed with it; that revision, and a patch of the status that forgets
+/// that.
+pub(crate) fn without_failures(pool: &str, object: &KubeletConfigPool, namespace: &str) -> Option<(String, Value)> {
     let update = revision_of(pool, &object.spec, namespace).ok()?;
-    let bad = &object.status.as_ref()?.bad_revisions;
-    let others: Vec<_> = bad.iter().filter(|bad| bad.revision != update).collect();
-    (others.len() < bad.len()).then(|| (update, serde_json::json!(others)))
+    let status = object.status.as_ref()?;
+    let others: Vec<_> = status.bad_revisions.iter().filter(|bad| bad.revision != update).collect();
+    let has_failures = status.rollout.iter().any(|it| it.revision == update && !it.failures.is_empty());
+    let patch = json!({"status": {"badRevisions": others, "rollout": null}});
+    (others.len() < status.bad_revisions.len() || has_failures).then_some((update, patch))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::node::PoolNode;
+use super::node::{Given, PoolNode};
 use super::revision::{Revision, RevisionFault, revision_name};
 use super::template_revision::{RenderedRevision, TemplateRevision};
 use super::types::KubeletConfigPoolStatus;
@@ -139,10 +139,11 @@ impl RevisionTarget<'_> {
 pub(crate) struct NodeAssignment {
     pub(crate) node: String,
     pub(crate) to: ConfigMapRef,
+    pub(crate) given: Given,
 }
 
 impl NodeAssignment {
-    pub(crate) fn of(target: &RevisionTarget<'_>, node: &PoolNode) -> Option<Self> {
-        target.of(node).map(|to| Self { node: node.name.clone(), to: to.clone() })
+    pub(crate) fn of(target: &RevisionTarget<'_>, node: &PoolNode, given: Given) -> Option<Self> {
+        target.of(node).map(|to| Self { node: node.name.clone(), to: to.clone(), given })
     }
 }

@@ -4,11 +4,13 @@ use jiff::Timestamp;
 
 use super::node::PoolNode;
 use super::revision::{APPROVED_REVISION, RevisionFault};
-use super::types::{BadRevision, BadRevisionNode, KubeletConfigPoolStatus, PoolCondition};
-use kubelet_config::bounds::first_of;
+use super::types::{BadRevision, BadRevisionNode, KubeletConfigPoolStatus, NamedNodes, PoolCondition, RolloutPhase};
+use kubelet_config::bounds::{bounded, first_of};
 
 /// Names in one message.
-const NAMES: usize = 10;
+pub(crate) const NAMES: usize = 10;
+/// Bytes of a message: each change of one is a write that all who follow pools read.
+const MESSAGE: usize = 1024;
 
 /// Where a pool is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,10 @@ pub(crate) enum PoolState {
     NoNodes,
     /// All Nodes have the revision.
     Complete,
+    /// All have it but these, which refused what all have; true: too many for others to get it.
+    Degraded(Vec<String>, bool),
+    /// It is on its way, and no Node was given anything for so long.
+    Overdue { of: Box<PoolState>, seconds: u32 },
     /// These Nodes have not said yet what they would make of it.
     Preflighting { waiting: Vec<String> },
     /// Too many Nodes would not take it up; what they say.
@@ -48,6 +54,8 @@ pub(crate) enum Blocker {
     MaxUnavailable(Vec<String>),
     /// All that are behind are not Ready.
     NotReady(Vec<String>),
+    /// These say nothing any more since they have the revision, or failed with it.
+    Silent(Vec<String>),
     /// An operator on these lets no change in.
     HeldOnNode(Vec<String>),
     /// These control-plane Nodes are not Ready, or have not proven what they have, or one of their static pods is away.
@@ -72,6 +80,11 @@ impl Blocker {
                 ("MaxUnavailableReached", format!("spec.rollout.maxUnavailable is reached by {}", listed(nodes)))
             }
             Self::NotReady(nodes) => ("NodesNotReady", format!("not Ready: {}", listed(nodes))),
+            Self::Silent(nodes) => {
+                let silent = "failed with it, or are not Ready or late since they have it (spec.rollout.maxFailures)";
+                let advice = "it goes on when they have finished it; `kubectl kubelet-config rollout retry NAME` forgets those that are gone";
+                ("NodesSilent", format!("{}: {silent}; {advice}", listed(nodes)))
+            }
             Self::HeldOnNode(nodes) => {
                 let advice = "`kubelet-supervisor thaw` or `unpin` there lets the change in";
                 ("NodesHeld", format!("held by an operator on {}: {advice}", listed(nodes)))
@@ -126,6 +139,40 @@ impl PoolState {
         self.with(if nodes.is_empty() { String::new() } else { waiting() })
     }
 
+    /// Nodes that nothing waits for.
+    pub(crate) fn with_stragglers(self, status: &KubeletConfigPoolStatus) -> Self {
+        let groups = [
+            (&status.stragglers, "held, failed or silent"),
+            (&status.unsupervised, "without a supervisor"),
+            (&status.unwritable, "refuse writes"),
+        ];
+        let notes = groups.iter().filter(|(named, _)| named.count > 0).map(|(named, what)| {
+            let more = (named.count as usize).saturating_sub(named.nodes.len());
+            let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+            format!("; {what}: {}{more}", named.nodes.join(", "))
+        });
+        self.with(notes.collect())
+    }
+
+    /// How far the rollout is, which was so far before.
+    pub(crate) fn phase(&self, former: RolloutPhase) -> RolloutPhase {
+        match self {
+            Self::WithNotes { of, .. } | Self::Overdue { of, .. } => of.phase(former),
+            Self::Preflighting { .. } => RolloutPhase::Preflight,
+            Self::Canaries { .. } => RolloutPhase::Canaries,
+            Self::Waves { .. } => RolloutPhase::Waves,
+            Self::Blocked { by: Blocker::Windows(_), .. } => RolloutPhase::Waiting,
+            Self::Blocked { .. } if former == RolloutPhase::Canaries => former,
+            Self::Blocked { .. } => RolloutPhase::Waves,
+            Self::NoNodes | Self::Complete | Self::Degraded(..) | Self::Failed { .. } => RolloutPhase::Ended,
+            Self::Invalid(_)
+            | Self::PreflightRefused(_)
+            | Self::AwaitingApproval { .. }
+            | Self::Paused { .. }
+            | Self::Conflict { .. } => RolloutPhase::Waiting,
+        }
+    }
+
     fn with(self, notes: String) -> Self {
         if notes.is_empty() { self } else { Self::WithNotes { of: Box::new(self), notes } }
     }
@@ -140,6 +187,21 @@ impl PoolState {
             Self::Invalid(fault) => ("Stalled", fault.reason, fault.message.clone()),
             Self::NoNodes => ("Ready", "NoNodes", "spec.nodeSelector selects no Node".to_owned()),
             Self::Complete => ("Ready", "Complete", "all Nodes have the revision".to_owned()),
+            Self::Degraded(nodes, is_final) => {
+                let holds = if *is_final { "Stalled" } else { "Ready" };
+                (holds, "Degraded", format!("rejected or rolled back by Nodes that do not have it: {}", listed(nodes)))
+            }
+            Self::Overdue { of, seconds } => {
+                let (holds, reason, message) = of.words();
+                match holds {
+                    "Reconciling" => {
+                        let none =
+                            format!("no Node was given it for {seconds} s (spec.rollout.progressDeadlineSeconds)");
+                        ("Stalled", "ProgressDeadlineExceeded", format!("{none}; {reason}: {message}"))
+                    }
+                    _ => (holds, reason, message),
+                }
+            }
             Self::Preflighting { waiting } => {
                 let message = format!("{} Nodes judge it with their own kubelets: {}", waiting.len(), listed(waiting));
                 ("Reconciling", "Preflighting", message)
@@ -215,6 +277,7 @@ pub(crate) fn fill(
     now: Timestamp,
 ) {
     let (holds, reason, message) = state.words();
+    let bounded = |message: String| bounded(&message, MESSAGE);
     let conflict = match conflicts {
         [] => ("NoConflict", "no other pool selects these Nodes".to_owned()),
         conflicts => ("Conflict", format!("selected by another pool too: {}", listed(conflicts))),
@@ -247,7 +310,7 @@ pub(crate) fn fill(
                 last_transition_time: same
                     .map_or_else(|| rfc3339(now), |condition| condition.last_transition_time.clone()),
                 reason: reason.to_owned(),
-                message,
+                message: bounded(message),
             }
         })
         .collect();
@@ -261,7 +324,9 @@ pub(crate) fn differs_in_counts_only(one: &KubeletConfigPoolStatus, other: &Kube
             condition.message.clear();
         }
         let (nodes, updated, proven, updating, unavailable, failed) = Default::default();
-        KubeletConfigPoolStatus { nodes, updated, proven, updating, unavailable, failed, ..status }
+        let (stragglers, unsupervised, unwritable) = <(NamedNodes, NamedNodes, NamedNodes)>::default();
+        let counted = KubeletConfigPoolStatus { nodes, updated, proven, updating, unavailable, failed, ..status };
+        KubeletConfigPoolStatus { stragglers, unsupervised, unwritable, ..counted }
     };
     without_counts(one) == without_counts(other)
 }

@@ -8,6 +8,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use super::status::{
+    BadRevision, BadRevisionNode, FailureKind, KubeletConfigPoolStatus, NamedNodes, NodeFailure, PoolCondition,
+    RolloutPhase, RolloutStatus,
+};
 use kubelet_config::assignment::DEFAULT_KEY;
 
 /// What a pool of Nodes is to have, and how a change of it gets there.
@@ -58,12 +62,14 @@ pub struct KubeletConfigPoolSpec {
     pub config_map: Option<PoolConfigMap>,
     /// Flag overrides: --name=value, or !--name to take a flag of the unit out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
     pub flags: Vec<String>,
     /// Whether kubeletConfiguration takes the place of each Node's local file, or is laid over it.
     #[serde(default)]
     pub merge: MergeMode,
     /// Hazards that the change may bring, such as pods; goes with kubeletConfiguration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "set"))]
     pub acknowledge: Vec<String>,
     /// How a change comes to the Nodes.
     #[serde(default)]
@@ -124,6 +130,7 @@ pub struct NodeSelector {
     pub match_labels: BTreeMap<String, String>,
     /// Requirements on labels, all of which must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub match_expressions: Vec<NodeSelectorRequirement>,
 }
 
@@ -230,14 +237,22 @@ pub struct RolloutStrategy {
     pub zone_key: String,
     /// When a Node has finished a revision. Proven: it is the Node's last known good. Active: it runs and the Node is Ready.
     pub proof: Proof,
-    /// So many Nodes that reject a revision, roll it back, are not Ready for a minute or time out with it mark it bad.
+    /// So many Nodes that reject a revision or roll it back mark it bad, and so many that fail in any way, those that are not
+    /// Ready for a minute or time out with it among them, stop it. Default: one while the canaries are not done, later two or
+    /// 2 % of the pool's Nodes, whichever is more.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32", range(min = 1, max = 1000))]
-    pub max_failures: u32,
+    pub max_failures: Option<u32>,
     /// What happens to Nodes that have a bad revision. Revert: they get currentRevision again. Stop: they are left alone.
     pub on_failure: OnFailure,
-    /// A Node that has not finished a revision after this many seconds counts as failed. A drain before may take as long.
+    /// A Node that has not finished a revision after this many seconds is silent, and waited for no longer. A drain before may
+    /// take as long.
     #[schemars(with = "i32", range(min = 60, max = 86400))]
     pub node_timeout_seconds: u32,
+    /// A pool that is on its way, and gave no Node anything for this many seconds, says that it is Stalled. It goes on all the
+    /// same. Being paused, and waiting for an approval or a window, are not counted.
+    #[schemars(with = "i32", range(min = 60, max = 604_800))]
+    pub progress_deadline_seconds: u32,
     /// The shortest --trial-duration of the pool's supervisors, in seconds. A Node that says sooner after its assignment that it
     /// has proven a revision is believed only then.
     #[schemars(with = "i32", range(min = 1, max = 86400))]
@@ -295,108 +310,16 @@ impl Default for RolloutStrategy {
             max_unavailable: Value::from("10%"),
             zone_key: "topology.kubernetes.io/zone".to_owned(),
             proof: Proof::default(),
-            max_failures: 1,
+            max_failures: None,
             on_failure: OnFailure::default(),
             node_timeout_seconds: 3600,
+            progress_deadline_seconds: 7200,
             min_trial_seconds: 600,
             pause_after_canaries: false,
             drain: DrainMode::default(),
             windows: Vec::new(),
         }
     }
-}
-
-/// What the controller knows of a pool. All counts are of the Nodes that the selector selects.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct KubeletConfigPoolStatus {
-    /// The generation of the spec that this speaks of; -1 before the controller saw the pool.
-    pub observed_generation: i64,
-    /// The last revision that all Nodes of the pool finished; Nodes that join get it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub current_revision: Option<String>,
-    /// The revision that the spec describes now.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub update_revision: Option<String>,
-    /// Nodes that spec.nodeSelector selects.
-    #[schemars(with = "i32")]
-    pub nodes: u32,
-    /// Nodes of the pool that are assigned updateRevision.
-    #[schemars(with = "i32")]
-    pub updated: u32,
-    /// Nodes of the pool whose last known good is updateRevision.
-    #[schemars(with = "i32")]
-    pub proven: u32,
-    /// Nodes of the pool that have not finished what they are assigned.
-    #[schemars(with = "i32")]
-    pub updating: u32,
-    /// Nodes of the pool that are not Ready, are cordoned for it, or have not finished what they are assigned; with those that have just joined, which maxUnavailable does not count.
-    #[schemars(with = "i32")]
-    pub unavailable: u32,
-    /// Nodes of the pool that rejected updateRevision or rolled it back.
-    #[schemars(with = "i32")]
-    pub failed: u32,
-    /// Revisions that are not tried again, the latest last; at most 10.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub bad_revisions: Vec<BadRevision>,
-    /// Revisions that were currentRevision before, the latest last; at most 10.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub history: Vec<String>,
-    /// Ready, Reconciling and Stalled, as kstatus reads them, and Conflicting.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    pub conditions: Vec<PoolCondition>,
-}
-
-impl KubeletConfigPoolStatus {
-    /// All that it names: current, update, former and bad ones.
-    pub(crate) fn revisions(&self) -> impl Iterator<Item = &String> {
-        let bad = self.bad_revisions.iter().map(|bad| &bad.revision);
-        self.current_revision.iter().chain(&self.update_revision).chain(&self.history).chain(bad)
-    }
-}
-
-/// A revision that the pool does not try again.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct BadRevision {
-    /// The name of its ConfigMap, and /KEY if the key is not kubelet.
-    pub revision: String,
-    /// When it was found to be bad, RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
-    pub time: Option<String>,
-    /// Nodes that rejected it, rolled it back or timed out; at most 10.
-    pub nodes: Vec<BadRevisionNode>,
-}
-
-/// What a Node said of a revision.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct BadRevisionNode {
-    /// The Node's name.
-    pub name: String,
-    /// What the Node reported, cut to 512 bytes.
-    pub message: String,
-}
-
-/// metav1.Condition.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PoolCondition {
-    /// Ready, Reconciling, Stalled or Conflicting.
-    #[serde(rename = "type")]
-    pub type_: String,
-    /// True, False or Unknown.
-    pub status: String,
-    /// The generation of the spec that this speaks of.
-    pub observed_generation: i64,
-    /// When status changed last, RFC 3339.
-    pub last_transition_time: String,
-    /// Why it is so, in one word for programs.
-    pub reason: String,
-    /// Why it is so, for people.
-    pub message: String,
 }
 
 fn default_key() -> String {

@@ -27,9 +27,8 @@ impl<'a> Rollout<'a> {
 
     /// Nodes that join have no Pods yet; those that are not well with what they have need the other one at once.
     fn needs_drain(&self, node: &PoolNode) -> bool {
-        let joins = node.desired.is_none() && node.is_young(self.cluster.now);
         let is_well = !node.is_in_flight(self.drain_proof) && !matches!(node.progress, Progress::Bad(_));
-        self.strategy.drain != DrainMode::Never && !joins && is_well
+        self.strategy.drain != DrainMode::Never && !self.members.joins(node) && is_well
     }
 
     /// Why a Node cannot be drained, or not in time.

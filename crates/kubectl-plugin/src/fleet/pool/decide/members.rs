@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use super::super::class::Class;
 use super::super::drain::Cordon;
 use super::super::leave::{Leavers, is_waited_for};
-use super::super::node::{PoolNode, Progress};
+use super::super::node::{Given, PoolNode, Progress};
 use super::super::renderings::{NodeAssignment, RevisionTarget};
+use super::super::report::NAMES;
 use super::super::revision::parse_revision_name;
-use super::super::types::{KubeletConfigPoolStatus, Proof};
+use super::super::types::{KubeletConfigPoolStatus, NamedNodes, Proof};
 use super::view::{Cluster, Pool};
 
 /// The Nodes of a pool.
@@ -51,15 +53,20 @@ impl<'a> Members<'a> {
         Self { pool, now: cluster.now, busy_control_plane, own, shared, leavers }
     }
 
-    /// Counts the Nodes in a status.
+    /// Counts the Nodes in a status. `classes`: what they are to `update`, if there is one.
     pub(super) fn count(
         &self,
         status: &mut KubeletConfigPoolStatus,
+        classes: &[(&PoolNode, Class)],
         update: Option<&RevisionTarget<'_>>,
         proof: Proof,
     ) {
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let count = |is: &dyn Fn(&PoolNode) -> bool| number(self.own.iter().filter(|node| is(node)).count());
+        let named = |is: &dyn Fn(Class) -> bool| {
+            let names = || classes.iter().filter(|(_, class)| is(*class)).map(|(node, _)| node.name.clone());
+            NamedNodes { count: number(names().count()), nodes: names().take(NAMES).collect() }
+        };
         let has = |node: &PoolNode| update.is_some_and(|update| update.is_on(node));
         let is_cordoned = |node: &PoolNode| node.cordon(self.pool.name) == Cordon::Ours;
         status.nodes = number(self.own.len() + self.shared.len());
@@ -68,6 +75,20 @@ impl<'a> Members<'a> {
         status.failed = count(&|node| has(node) && matches!(node.progress, Progress::Bad(_)));
         status.updating = count(&|node| node.is_in_flight(proof));
         status.unavailable = count(&|node| !node.ready || is_cordoned(node) || node.is_in_flight(proof));
+        status.stragglers = named(&Class::is_straggler);
+        status.unsupervised = named(&|class| class == Class::Unsupervised);
+        status.unwritable = named(&|class| class == Class::Unwritable);
+    }
+
+    /// It has just joined a pool whose Nodes have something, and is assigned nothing yet: it has no pods that a change could
+    /// hurt. The Nodes of a pool that has had nothing yet do not join: they get its first revision as others do.
+    pub(super) fn joins(&self, node: &PoolNode) -> bool {
+        self.pool.status.current_revision.is_some() && node.desired.is_none() && node.is_young(self.now)
+    }
+
+    /// It joined, and is on its way to what it got then.
+    pub(super) fn has_joined(&self, node: &PoolNode) -> bool {
+        node.given == Some(Given::Joined) && node.is_young(self.now)
     }
 
     /// Nodes that another pool selects too, with that pool.
@@ -91,13 +112,13 @@ impl<'a> Members<'a> {
         tainted.map(|node| node.name.clone()).collect()
     }
 
-    /// Nodes that have just joined get what the others have.
-    pub(super) fn joined(&self) -> Vec<NodeAssignment> {
-        let Some(current) = self.current(self.pool.status) else { return Vec::new() };
-        let can_get = |node: &PoolNode| current.of(node).is_some();
-        let is_new = |node: &&PoolNode| node.desired.is_none() && node.is_young(self.now) && can_get(node);
+    /// Nodes that have just joined get `target`; without one, what all have.
+    pub(super) fn joined(&self, target: Option<&RevisionTarget<'_>>) -> Vec<NodeAssignment> {
+        let Some(target) = target.cloned().or_else(|| self.current(self.pool.status)) else { return Vec::new() };
+        let is_free = |node: &PoolNode| !node.leaving && !node.held && !node.unwritable;
+        let is_new = |node: &&PoolNode| self.joins(node) && is_free(node) && target.of(node).is_some();
         let new = self.one_control_plane_at_a_time(self.own.iter().copied().filter(is_new));
-        new.filter_map(|node| NodeAssignment::of(&current, node)).collect()
+        new.filter_map(|node| NodeAssignment::of(&target, node, Given::Joined)).collect()
     }
 
     /// What all had last.

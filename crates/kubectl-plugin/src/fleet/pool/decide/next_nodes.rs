@@ -5,40 +5,61 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
+use super::super::class::{Measure, class};
 use super::super::jitter;
-use super::super::node::PoolNode;
+use super::super::node::{Given, PoolNode};
 use super::super::renderings::{NodeAssignment, RevisionTarget};
 use super::super::report::Blocker;
 use super::super::revision::{is_of_revision, revision_name};
-use super::super::types::{BadRevision, Proof, max_unavailable};
+use super::super::types::{BadRevision, KubeletConfigPoolStatus, Proof, max_unavailable};
 use super::super::windows::Windows;
 use super::Rollout;
 
 impl<'a> Rollout<'a> {
-    /// Of the Nodes that are behind, those that go next.
+    /// Of these Nodes, those that go next: at most `most` of those that can be canaries, as far as there are to be any.
     pub(super) fn next_nodes(
         &self,
-        behind: &[&'a PoolNode],
-        target: &RevisionTarget<'_>,
-        proof: Proof,
+        measure: &Measure<'_>,
+        candidates: &[&'a PoolNode],
+        given: Given,
         most: usize,
     ) -> Vec<NodeAssignment> {
-        let ordered = self.in_order(behind);
-        // One that has not finished what it has is unavailable already: it takes no place, and may need this to come back.
+        let target = measure.target;
         let renderings = self.tried_renderings(target);
         let may_get = |node: &PoolNode| {
             let rendering = renderings.as_ref().and_then(|of| of.get(&node.name)).copied();
             target.of(node).is_some() && rendering.unwrap_or(true)
         };
-        let judges = |node: &PoolNode| self.is_update(target) && self.preflight.waiting.contains(&node.name);
-        let (stuck, others): (Vec<_>, Vec<_>) = ordered
-            .into_iter()
-            .filter(|node| !node.held && !judges(node) && may_get(node))
-            .partition(|node| node.is_in_flight(proof));
+        // One that is unavailable already, and may need this to come back, takes no place.
+        let is_out = |node: &PoolNode| {
+            !node.ready || (node.is_in_flight(measure.proof) && self.counts_as_unavailable(node, measure.proof))
+        };
+        let room = self.room(measure.proof);
+        // Their order costs more than all else.
+        let mut able = candidates.to_vec();
+        able.retain(|node| may_get(node) && (room > 0 || is_out(node)));
+        let (out, others): (Vec<_>, Vec<_>) = self.in_order(&able).into_iter().partition(|node| is_out(node));
         let others = others.into_iter().filter(|node| self.wait(node, target).is_zero());
-        let others = self.with_drains_in_room(others, self.room(target, proof));
-        let next = self.members.one_control_plane_at_a_time(stuck.into_iter().chain(others));
-        next.take(most).filter_map(|node| NodeAssignment::of(target, node)).collect()
+        let others = self.with_drains_in_room(others, room);
+        let next = self.members.one_control_plane_at_a_time(out.into_iter().chain(others)).take(most);
+        let given = |node: &PoolNode| if node.ready { given } else { Given::Back };
+        next.filter_map(|node| NodeAssignment::of(target, node, given(node))).collect()
+    }
+
+    /// Nodes that hang with what nobody wants any more get what all had: it brought them up before.
+    pub(super) fn rescued(
+        &self,
+        current: &RevisionTarget<'_>,
+        status: &KubeletConfigPoolStatus,
+    ) -> Vec<NodeAssignment> {
+        let measure = self.measure(current, status);
+        let hangs = |node: &&PoolNode| {
+            let is_superseded = !self.update.is_on(node) && !current.is_on(node);
+            let is_free = is_superseded && !node.ready && node.is_in_flight(self.strategy.proof);
+            is_free && class(node, &measure, self.cluster.now).gets(node, &measure, true, true)
+        };
+        let hanging = self.members.one_control_plane_at_a_time(self.members.own.iter().copied().filter(hangs));
+        hanging.filter_map(|node| NodeAssignment::of(current, node, Given::Back)).collect()
     }
 
     /// How long a Node that is well is still left with a bad revision: they do not all go back at once.
@@ -81,32 +102,29 @@ impl<'a> Rollout<'a> {
     }
 
     /// So many more Nodes may become unavailable.
-    pub(super) fn room(&self, target: &RevisionTarget<'_>, proof: Proof) -> usize {
-        let out = self.members.own.iter().filter(|node| self.counts_as_unavailable(node, target, proof)).count();
+    pub(super) fn room(&self, proof: Proof) -> usize {
+        let out = self.members.own.iter().filter(|node| self.counts_as_unavailable(node, proof)).count();
         let max = max_unavailable(&self.strategy.max_unavailable, self.members.own.len()).unwrap_or(1);
         max.saturating_sub(out + self.members.leavers.returning.len())
     }
 
-    /// One that joined has no pods yet: it counts only with what is new to the pool.
-    pub(super) fn counts_as_unavailable(&self, node: &PoolNode, target: &RevisionTarget<'_>, proof: Proof) -> bool {
-        let is_new = self.pool.status.current_revision.as_ref() != Some(&revision_name(&target.reference));
-        let counts = !node.is_young(self.cluster.now) || (is_new && target.is_on(node));
-        counts && (!node.ready || node.is_in_flight(proof))
+    /// One that joined has no pods yet: it counts only with what it is given later.
+    pub(super) fn counts_as_unavailable(&self, node: &PoolNode, proof: Proof) -> bool {
+        let is_fresh = self.members.joins(node) || self.members.has_joined(node);
+        !is_fresh && (!node.ready || node.is_in_flight(proof))
     }
 
     /// Why none of these can go.
-    pub(super) fn blocker(&self, behind: &[&PoolNode], target: &RevisionTarget<'_>, proof: Proof) -> Blocker {
+    pub(super) fn blocker(&self, measure: &Measure<'_>, behind: &[&PoolNode]) -> Blocker {
+        let proof = measure.proof;
         let names = |which: &dyn Fn(&&&PoolNode) -> bool, of: &[&PoolNode]| -> Vec<String> {
             of.iter().filter(which).map(|node| node.name.clone()).collect()
         };
-        if behind.iter().all(|node| target.of(node).is_none()) {
+        if behind.iter().all(|node| measure.target.of(node).is_none()) {
             return Blocker::NoRendering(names(&|_| true, behind));
         }
-        if self.room(target, proof) == 0 {
-            return Blocker::MaxUnavailable(names(
-                &|node| self.counts_as_unavailable(node, target, proof),
-                &self.members.own,
-            ));
+        if self.room(proof) == 0 {
+            return Blocker::MaxUnavailable(names(&|node| self.counts_as_unavailable(node, proof), &self.members.own));
         }
         if behind.iter().all(|node| !node.ready) {
             return Blocker::NotReady(names(&|_| true, behind));
@@ -114,14 +132,11 @@ impl<'a> Rollout<'a> {
         if let Some(blocker) = self.drain_blocker(behind) {
             return blocker;
         }
-        if behind.iter().all(|node| !node.ready || node.held) {
-            return Blocker::HeldOnNode(names(&|node| node.held, behind));
-        }
         if self.members.busy_control_plane.is_empty() {
-            if let (Windows::ClosedUntil(opens), true) = (self.windows, self.is_update(target)) {
+            if let (Windows::ClosedUntil(opens), true) = (self.windows, self.is_update(measure.target)) {
                 return Blocker::Windows(opens);
             }
-            let own = self.members.own.iter().copied().filter(|node| target.is_on(node));
+            let own = self.members.own.iter().copied().filter(|node| measure.target.is_on(node));
             return Blocker::Unproven(names(&|node| !node.is_done(Proof::Proven), &own.collect::<Vec<_>>()));
         }
         let busy = self.members.busy_control_plane.iter().map(|name| match self.cluster.static_pods.get(*name) {
@@ -133,7 +148,10 @@ impl<'a> Rollout<'a> {
 
     /// Round the zones, in each by chance: a hash, so that every controller has the same. Ranks are those among all Nodes
     /// of the pool, whoever has it by now.
-    pub(super) fn in_order(&self, of: &[&'a PoolNode]) -> Vec<&'a PoolNode> {
+    fn in_order(&self, of: &[&'a PoolNode]) -> Vec<&'a PoolNode> {
+        if of.is_empty() {
+            return Vec::new();
+        }
         let mut zones: BTreeMap<&str, Vec<([u8; 8], &PoolNode)>> = BTreeMap::new();
         for node in &self.members.own {
             let draw = Sha256::digest(format!("{}\n{}\n{}", self.pool.name, self.update.reference, node.name));

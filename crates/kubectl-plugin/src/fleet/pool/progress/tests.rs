@@ -85,9 +85,17 @@ fn time_left_goes_by_what_passed() {
 }
 
 #[test]
-fn a_mark_goes_alone() {
+fn a_mark_goes_alone_and_failures_with_it() {
     let bad = json!([{"revision": "a", "nodes": []}, {"revision": "m", "nodes": []}]);
-    let (update, others) = without_bad_mark("p", &pool("Waves", &json!({"/status/badRevisions": bad})), "ns").unwrap();
-    assert_eq!((update.as_str(), others), ("m", json!([{"revision": "a", "nodes": []}])));
-    assert!(without_bad_mark("p", &pool("Waves", &json!({})), "ns").is_none());
+    let forgotten = |more: &Value| without_failures("p", &pool("Waves", more), "ns");
+    let (update, patch) = forgotten(&json!({"/status/badRevisions": bad})).unwrap();
+    assert_eq!(update, "m");
+    assert_eq!(patch, json!({"status": {"badRevisions": [{"revision": "a", "nodes": []}], "rollout": null}}));
+    assert!(forgotten(&json!({})).is_none());
+    let failure = json!([{"uid": "u", "name": "n", "kind": "Silent", "time": ""}]);
+    for (revision, is_it) in [("m", true), ("a", false)] {
+        let rollout =
+            json!({"revision": revision, "startedAt": "", "phase": "Waves", "phaseSince": "", "failures": failure});
+        assert_eq!(forgotten(&json!({"/status/rollout": rollout})).is_some(), is_it);
+    }
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::fleet::assign::UNPROVEN_UNTIL;
+use crate::fleet::assign::ASSIGNED;
 
 fn chosen(pods: u32, more: impl Into<Value>) -> Value {
     let mut rollout = json!({"canaries": 2, "maxUnavailable": 5, "canarySelector": {"matchLabels": {"canary": "yes"}}});
@@ -52,13 +52,27 @@ fn a_proof_that_is_too_early_is_none_yet() {
 }
 
 #[test]
-fn until_when_a_proof_is_too_early_stands_on_the_node() {
+fn until_when_a_proof_is_too_early_follows_from_the_nodes_label() {
     let now: jiff::Timestamp = NOW.parse().unwrap();
-    let waits = |until: &str| node("n", OLD, json!({UNPROVEN_UNTIL: until})).proof_waits_at(now).as_secs();
-    let after = |seconds: i64| (now.as_second() + seconds).to_string();
-    assert_eq!([after(600), after(0), after(-600), after(86_400)].map(|until| waits(&until)), [600, 0, 0, 86_400]);
-    assert_eq!((waits("soon"), waits(""), waits(&i64::MAX.to_string())), (0, 0, 0));
-    assert!(node("n", OLD, json!({})).proof_waits_at(now).is_zero(), "no pool assigned it");
+    let waits = |label: &str| {
+        let node = node("n", OLD, json!({ASSIGNED: label}));
+        node.lasting_at(now, Duration::from_secs(600), false).proof_waits.as_secs()
+    };
+    let at = |seconds: i64| format!("{}.w", now.as_second() + seconds);
+    assert_eq!([at(0), at(-1), at(-600), at(-601)].map(|label| waits(&label)), [601, 600, 1, 0]);
+    assert_eq!((waits(&at(86_400)), waits("soon.w"), waits(""), waits(&format!("{}.w", i64::MAX))), (0, 0, 0, 0));
+    let labelled = node("n", OLD, json!({ASSIGNED: at(-5)}));
+    assert_eq!(
+        (labelled.given, labelled.lasting_at(now, Duration::ZERO, true).updating.as_secs()),
+        (Some(Given::Wave), 5)
+    );
+    for given in [Given::Canary, Given::Wave, Given::Joined, Given::Back] {
+        assert_eq!(node("n", OLD, json!({ASSIGNED: given.label(now)})).given, Some(given));
+    }
+    assert!(
+        node("n", OLD, json!({})).lasting_at(now, Duration::from_secs(600), false).proof_waits.is_zero(),
+        "no pool"
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ const GOING: fn() -> Drain = || Drain::Going { left: 2, next: None, such: "Pod n
 
 fn with_drain(pods: u32, max: usize) -> Value {
     json!({"kubeletConfiguration": {"maxPods": pods},
-        "rollout": {"canaries": 0, "maxUnavailable": max, "drain": "Careful"}})
+        "rollout": {"canaries": 0, "maxUnavailable": max, "maxFailures": 1, "drain": "Careful"}})
 }
 
 impl World {
@@ -97,6 +97,7 @@ fn a_node_is_listed_and_cordoned_and_emptied_before_it_is_assigned_anything() {
     assert!(world.drain().uncordon.is_empty(), "it is not Ready");
     world.at("n000").ready = true;
     assert_eq!((world.drain().uncordon, world.cordoned().len()), (vec!["n000".to_owned()], 0));
+    world.settle();
     assert_eq!(world.ready(), ("True", "Complete"));
 }
 

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 
 fn with(pods: u32) -> Value {
-    let rollout = json!({"canaries": 0, "maxUnavailable": "100%"});
+    let rollout = json!({"canaries": 0, "maxUnavailable": "100%", "maxFailures": 1});
     json!({"kubeletConfiguration": {"maxPods": pods}, "rollout": rollout})
 }
 

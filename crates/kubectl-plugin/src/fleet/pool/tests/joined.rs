@@ -43,7 +43,7 @@ fn a_node_that_joins_and_does_not_come_up_condemns_nothing() {
     world.at("young").progress = Progress::Bad("no".to_owned());
     world.settle();
     assert!(world.status.bad_revisions.is_empty());
-    assert_eq!((world.ready(), world.status.failed), (("True", "Complete"), 1));
+    assert_eq!((world.ready(), world.status.failed), (("True", "Degraded"), 1));
 }
 
 /// Its clock, or that of the controller, is wrong: it would be young for as long as they are apart.
