@@ -142,7 +142,7 @@ fn of_file(config: &Value, field: &str) -> Value {
 }
 
 /// What is a text in Go is zero if it is empty, whatever it says.
-fn is_go_zero(of: Type, given: &Value) -> bool {
+pub(crate) fn is_go_zero(of: Type, given: &Value) -> bool {
     match given {
         Value::String(text) if of != Type::Duration => text.is_empty(),
         _ => of.is_zero(given),
