@@ -168,7 +168,7 @@ pub fn worker(spec: &Spec) -> ExitCode {
         match spec.hostile {
             _ if !status.turn => {}
             Some(seed) => say_anything(spec, &link, seed + status.generation).await,
-            None => work(spec, link, status).await,
+            None => Box::pin(work(spec, link, status)).await,
         }
     };
     runtime.block_on(work);
