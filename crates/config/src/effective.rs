@@ -280,6 +280,25 @@ pub fn reported(configz: &Value, minor: Option<u64>) -> Value {
     value(&[Layer::Merge(Origin::Default, configz.clone())], minor)
 }
 
+/// The fields that name a serving certificate and its key.
+pub const SERVING_CERTIFICATE: [&str; 2] = ["tlsCertFile", "tlsPrivateKeyFile"];
+
+/// True if the kubelet that says this chose its serving certificate itself. Where nobody names one, it makes `kubelet.crt` in its
+/// `--cert-dir`, and says so from then on (`InitializeTLS`, cmd/kubelet/app/server.go, v1.20.2 and v1.36).
+#[must_use]
+pub fn chose_certificate(configz: &Value) -> bool {
+    let [certificate, key] = SERVING_CERTIFICATE.map(|field| configz.get(field).and_then(Value::as_str));
+    let dir = certificate.and_then(|path| path.strip_suffix("/kubelet.crt"));
+    let is_pair = dir.is_some() && dir == key.and_then(|path| path.strip_suffix("/kubelet.key"));
+    is_pair && configz.get("serverTLSBootstrap") != Some(&true.into())
+}
+
+/// Takes the serving certificate out; true if it was there.
+pub fn drop_certificate(value: &mut Value) -> bool {
+    let Some(fields) = value.as_object_mut() else { return false };
+    SERVING_CERTIFICATE.map(|field| fields.remove(field).is_some()).contains(&true)
+}
+
 /// A configuration, and who set what of it.
 struct View {
     /// An object.

@@ -120,6 +120,23 @@ fn what_is_empty_is_lost_on_the_way_to_drop_ins() {
     assert_eq!(of(none, &[("/d/1.conf", "maxPods: 9")], &[], "evictionHard.memory.available"), None);
 }
 
+#[test]
+fn a_certificate_that_the_kubelet_chose() {
+    let of = |cert: &str, key: &str, bootstrap: bool| {
+        chose_certificate(&json!({"tlsCertFile": cert, "tlsPrivateKeyFile": key, "serverTLSBootstrap": bootstrap}))
+    };
+    assert!(of("/p/kubelet.crt", "/p/kubelet.key", false));
+    for (cert, key, bootstrap) in [
+        ("/p/kubelet.crt", "/p/kubelet.key", true),
+        ("/p/kubelet.crt", "/q/kubelet.key", false),
+        ("/p/node.crt", "/p/node.key", false),
+        ("", "", false),
+    ] {
+        assert!(!of(cert, key, bootstrap), "{cert} {key} {bootstrap}");
+    }
+    assert!(!chose_certificate(&json!({})));
+}
+
 /// What one path is with these drop-ins, in a kubelet of this version.
 fn at(minor: u64, configuration: Value, drop_ins: &[&str], path: &str) -> Option<(Value, String)> {
     let drop_ins: Vec<_> = drop_ins.iter().zip(["/1", "/2", "/3"]).map(|(text, path)| (path, *text)).collect();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::field_paths::{at, clean, paths, settle_paths};
-use kubelet_config::effective::{self, Sources};
+use kubelet_config::effective::{self, SERVING_CERTIFICATE, Sources};
 use kubelet_config::flags::{FlagOverrides, KubeletArgs};
 use kubelet_config::hazard::defaults::depends_on_node;
 use kubelet_config::hazard::{self, Change, Impact};
@@ -79,6 +79,11 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
     let minor = |kind: Kind| if let Kind::Running(minor) = kind { minor } else { None };
     let any = minor(from.kind).or(minor(to.kind));
     let (mut old, mut new) = (clean(&old), clean(&new));
+    if !names_certificate(from) && !names_certificate(to) {
+        for value in [&mut old, &mut new] {
+            effective::drop_certificate(value);
+        }
+    }
     let is_overlay = |side: &Side| side.kind == Kind::Written(Merge::Overlay);
     let is_running = |side: &Side| matches!(side.kind, Kind::Running(_));
     let both_overlays = is_overlay(from) && is_overlay(to);
@@ -151,6 +156,13 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
         Vec::new()
     };
     Comparison { changes, impacts, open: open.into_iter().map(|change| change.field).collect(), notes }
+}
+
+/// True if somebody set the serving certificate, and not the kubelet itself.
+fn names_certificate(side: &Side) -> bool {
+    let is_set = |field: &str| side.value.get(field).is_some_and(|value| !value.is_null() && value != "");
+    let is_chosen = matches!(side.kind, Kind::Running(_)) && effective::chose_certificate(&side.value);
+    !is_chosen && SERVING_CERTIFICATE.into_iter().any(is_set)
 }
 
 /// What a payload comes to where this runs.
@@ -265,6 +277,24 @@ mod tests {
             (fields(&comparison), comparison.open.as_slice()),
             (vec![], ["singleProcessOOMKill".to_owned()].as_slice())
         );
+    }
+
+    /// It is nobody's setting, until somebody sets it.
+    #[test]
+    fn a_certificate_that_the_kubelet_chose_is_no_change() {
+        let mut node = configz();
+        (node["tlsCertFile"], node["tlsPrivateKeyFile"]) = (json!("/p/kubelet.crt"), json!("/p/kubelet.key"));
+        let mut payload = configz();
+        payload["authentication"]["x509"]["clientCAFile"] = json!("ca.crt");
+        let diff = |from: &Side, to: &Side| compare(from, to, &NodeFacts::default()).changes.len();
+        let (node, bare) = (running(node), running(configz()));
+        for merge in [Merge::Replace, Merge::Overlay] {
+            assert_eq!(diff(&node, &written(payload.clone(), merge)), 0);
+        }
+        assert_eq!((diff(&node, &bare), diff(&bare, &node)), (0, 0));
+        (payload["tlsCertFile"], payload["tlsPrivateKeyFile"]) = (json!("/p/a.crt"), json!("/p/a.key"));
+        let to = written(payload, Merge::Replace);
+        assert_eq!((diff(&node, &to), diff(&to, &node)), (2, 2));
     }
 
     #[test]
