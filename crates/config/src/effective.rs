@@ -277,7 +277,30 @@ pub fn of_file(configuration: &Value, minor: Option<u64>) -> Value {
 /// The same of what a kubelet says that it goes by (`/configz`): zero is zero there.
 #[must_use]
 pub fn reported(configz: &Value, minor: Option<u64>) -> Value {
-    value(&[Layer::Merge(Origin::Default, configz.clone())], minor)
+    value(&[Layer::Merge(Origin::Default, defaults::with_zeros(configz, minor))], minor)
+}
+
+/// The same of a payload and its flags, laid over what a kubelet says that it goes by.
+#[must_use]
+pub fn laid_over(configz: &Value, payload: &Value, args: &KubeletArgs, minor: Option<u64>) -> Value {
+    let mut merged = defaults::with_zeros(configz, minor);
+    merge(&mut merged, &defaults::without_zeros(payload));
+    // The default of what the payload takes out; what else is zero is a flag's.
+    let filled = defaults::defaulted(&merged, minor);
+    for (field, given) in payload.as_object().into_iter().flatten() {
+        if has_null(given)
+            && let (Some(merged), Some(value)) = (merged.as_object_mut(), filled.get(field))
+        {
+            merged.insert(field.clone(), value.clone());
+        }
+    }
+    let flags = args.settings().into_iter().map(|setting| Layer::Set(Origin::FlagOverride(setting.flag), setting));
+    let layers: Vec<Layer> = std::iter::once(Layer::Merge(Origin::Default, merged)).chain(flags).collect();
+    value(&layers, minor)
+}
+
+fn has_null(value: &Value) -> bool {
+    value.is_null() || value.as_object().is_some_and(|fields| fields.values().any(has_null))
 }
 
 /// The fields that name a serving certificate and its key.
