@@ -134,9 +134,12 @@ pub(super) fn file(
     }
     // The annotations are nobody's yet: they will have to be what was signed.
     let comment = files.get(&format!("{KEY}{SIGNATURE_SUFFIX}")).and_then(|text| Comment::of_file(text).ok());
-    let courtesy = comment.as_ref().and_then(|comment| comment.courtesy().map(str::to_owned));
-    let acknowledge = comment.map(|comment| comment.acknowledge());
-    let annotations = ConfigAnnotations { acknowledge, courtesy, ..ConfigAnnotations::default() };
+    let annotations = comment.map_or_else(ConfigAnnotations::default, |comment| ConfigAnnotations {
+        acknowledge: Some(comment.acknowledge()),
+        courtesy: comment.courtesy().map(str::to_owned),
+        confirm_within: comment.confirm_within().map(str::to_owned),
+        ..ConfigAnnotations::default()
+    });
     let reference = ConfigMapRef { kubelet_config_key: KEY.to_owned(), ..ConfigMapRef::default() };
     let source = Source { reference, ..Source::default() };
     let dir = absolute.parent().unwrap_or(Path::new("/")).display().to_string();

@@ -15,7 +15,6 @@ use crate::ports::Local as _;
 use kubelet_config::effective::{Field, Sources, fields, layers};
 use kubelet_config::flags::KubeletArgs;
 use kubelet_config::hazard;
-use kubelet_config::own_files::DropIn;
 use kubelet_config::rendering::Configuration;
 use kubelet_config::source::Source;
 
@@ -66,7 +65,7 @@ pub(super) fn as_it_runs<D: Disk>(mut rendered: Shown, store: &FsStore<D>, store
 /// What this kubelet goes by with a configuration.
 pub(super) fn text(rendered: &Shown, local: &LocalFiles, output: Output) -> Result<String, Failure> {
     // What is stored was not rendered just now.
-    if let Some(why) = rendered.configuration.drop_ins.iter().find_map(DropIn::fault) {
+    if let Some(why) = rendered.configuration.drop_ins.iter().find_map(|it| it.fault(local.kubelet_minor())) {
         return Err(Failure::from(format!("no kubelet starts with this drop-in: {why}")));
     }
     let args = &local.args;

@@ -69,6 +69,7 @@ impl Policy {
             merge: checkpoint.annotations.merge.as_deref().unwrap_or(merge),
             acknowledge: checkpoint.annotations.acknowledge.as_deref(),
             courtesy: checkpoint.annotations.courtesy.as_deref(),
+            confirm_within: checkpoint.annotations.confirm_within.as_deref(),
         })
     }
 

@@ -233,6 +233,9 @@ pub(crate) const ACCEPTED_KEPT: usize = 8;
 /// Versions remembered that cannot be used for now, each until it is tried again. Some ten can be named at a time.
 pub(crate) const UNUSABLE_KEPT: usize = 32;
 
+/// Refusals of namespaces remembered: each is told once, though somebody assigns two in turn.
+pub(crate) const REFUSALS_KEPT: usize = 8;
+
 /// Bad versions remembered; the oldest are forgotten first.
 pub const BAD_VERSIONS: usize = 32;
 

@@ -1,6 +1,8 @@
 //! The policy judges the namespace of a ConfigMap before the ConfigMap is fetched, saved, parsed or told. The store's thread reads
 //! the policy each time, as it does before a load.
 
+use std::collections::VecDeque;
+
 use super::asks::Asker;
 use super::io::{Effect, StoreRequest};
 use super::pause::Pause;
@@ -16,8 +18,32 @@ pub(super) struct Namespace {
     permit: Permit,
     /// When the policy is asked next.
     next: Pause,
-    /// The refusal that was told last.
-    told: Option<String>,
+    told: Told,
+}
+
+/// The refusals that were told, by ConfigMap, the latest last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Told(VecDeque<(ConfigMapRef, String)>);
+
+impl Told {
+    /// True if this one was not.
+    fn adds(&mut self, reference: &ConfigMapRef, why: &str) -> bool {
+        let is_known = self.0.iter().any(|(of, told)| is_of(of, reference) && told == why);
+        if !is_known {
+            self.0.drain(..self.0.len().saturating_sub(limits::REFUSALS_KEPT - 1));
+            self.0.push_back((reference.clone(), why.to_owned()));
+        }
+        !is_known
+    }
+
+    fn forget(&mut self, reference: &ConfigMapRef) {
+        self.0.retain(|(of, _)| !is_of(of, reference));
+    }
+}
+
+/// True for the same ConfigMap, whichever key of it.
+fn is_of(one: &ConfigMapRef, other: &ConfigMapRef) -> bool {
+    (&one.namespace, &one.name) == (&other.namespace, &other.name)
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +61,11 @@ impl Namespace {
         self.permit == Permit::Granted
     }
 
+    /// Root wrote the policy: a refusal by it is told, whatever was told before.
+    pub(super) fn forget_told(&mut self) {
+        self.told = Told::default();
+    }
+
     pub(super) fn refusal(&self) -> Option<&str> {
         match &self.permit {
             Permit::Refused(why) => Some(why),
@@ -46,7 +77,7 @@ impl Namespace {
 impl State {
     /// Another object is assigned, or none: it is watched once the policy lets it be.
     pub(super) fn seek_config_map(&mut self, reference: Option<ConfigMapRef>) {
-        let told = self.namespace.told.take();
+        let told = std::mem::take(&mut self.namespace.told);
         self.namespace = Namespace { told, ..Namespace::default() };
         self.asks.forget(Asker::Namespace);
         match reference {
@@ -108,7 +139,7 @@ impl State {
             Ok(Some(why)) => self.refuse_namespace(&reference, why),
             Ok(None) => {
                 self.namespace.next.settle();
-                self.namespace.told = None;
+                self.namespace.told.forget(&reference);
                 if !self.namespace.is_granted() {
                     self.namespace.permit = Permit::Granted;
                     self.sync.forget_error();
@@ -132,11 +163,9 @@ impl State {
 
     fn refuse_namespace(&mut self, reference: &ConfigMapRef, why: String) {
         self.namespace.next.settle();
-        let told = format!("{}/{}: {why}", reference.namespace, reference.name);
-        if self.namespace.told.as_ref() != Some(&told) {
-            self.emit(events::rejected_unseen(&told));
+        if self.namespace.told.adds(reference, &why) {
+            self.emit(events::rejected_unseen(&format!("{}/{}: {why}", reference.namespace, reference.name)));
             self.count(Counter::PolicyRefused);
-            self.namespace.told = Some(told);
         }
         self.namespace.permit = Permit::Refused(why);
         self.sync.forget_error();

@@ -66,6 +66,7 @@ impl State {
     /// Root wrote it, or it may have been written: what is assigned and what runs are held against it.
     pub(super) fn policy_changed(&mut self) {
         self.ask_policy();
+        self.namespace.forget_told();
         self.ask_namespace();
         self.judge_change_anew();
         self.sync.reconsider();

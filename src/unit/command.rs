@@ -165,12 +165,55 @@ fn kubelet_within(command: &str) -> Option<String> {
             .and_then(|(begin, _)| text.get(begin..).map(str::to_owned))
     };
     let script = words.iter().skip(1).find(|(_, word)| word.contains(char::is_whitespace));
-    let line = script.map_or_else(|| after(command), |(_, script)| after(script))?;
+    let line = script.map_or_else(|| after(command), |(_, script)| with_variables(&after(script)?))?;
     // What a shell would compute, systemd would not.
     let is_read = Command::read(&line).is_ok_and(|command| command.launchers.is_empty())
         && is_kubelet(line.split_whitespace().next()?);
     Some(line.trim().to_owned())
         .filter(|line| is_read && !line.contains("$(") && !line.contains(['`', ';', '&', '|', '<', '>']))
+}
+
+/// A shell's line with its variables as systemd has them: `$NAME` is a word of its own, and split into words; `${NAME}` is one
+/// argument, or a part of one (systemd.service(5), *Command lines*). `None`: it has another `$`.
+fn with_variables(line: &str) -> Option<String> {
+    if line.contains('$') && line.contains('\\') {
+        return None;
+    }
+    let (mut text, mut rest, mut quote) = (String::new(), line, None);
+    while let Some(at) = rest.find(['$', '"', '\'']) {
+        let (before, from) = rest.split_at(at);
+        text.push_str(before);
+        let (c, behind) = (from.chars().next()?, from.get(1..)?);
+        rest = behind;
+        if c == '$' {
+            let (name, behind) = variable(behind).filter(|_| quote != Some('\''))?;
+            let is_alone = quote.is_none()
+                && text.chars().next_back().is_none_or(char::is_whitespace)
+                && behind.chars().next().is_none_or(char::is_whitespace);
+            let (open, close) = if is_alone { ("$", "") } else { ("${", "}") };
+            text.extend([open, name, close]);
+            rest = behind;
+            continue;
+        }
+        match quote {
+            None => quote = Some(c),
+            Some(begun) if begun == c => quote = None,
+            Some(_) => {}
+        }
+        text.push(c);
+    }
+    Some(text + rest)
+}
+
+/// The name after a `$`, and what follows.
+fn variable(text: &str) -> Option<(&str, &str)> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let (name, behind) = match text.strip_prefix('{') {
+        Some(inner) => inner.split_once('}')?,
+        None => text.split_at(text.find(|c| !is_name(c)).unwrap_or(text.len())),
+    };
+    let is_one = name.chars().all(is_name) && name.starts_with(|c: char| !c.is_ascii_digit());
+    is_one.then_some((name, behind))
 }
 
 /// What to do where a program or a unit of this name runs the kubelet. k3s: docs.k3s.io, "Kubelet configuration"; RKE2: `StaticPodConfig.Kubelet`

@@ -311,6 +311,14 @@ fn advice_that_is_carried_out_leads_to_a_unit_that_is_taken() {
             r#"/bin/bash -c "source /etc/env; exec /usr/bin/kubelet --config=/var/lib/kubelet/config.yaml $EXTRA""#,
             "/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml $EXTRA",
         ),
+        // systemd splits `$NAME` alone, and has `${NAME}` within a word.
+        (
+            r#"/bin/sh -c '. /etc/e; exec /usr/bin/kubelet --node-ip=$IP --root-dir="$ROOT" ${EXTRA} $MORE'"#,
+            r#"/usr/bin/kubelet --node-ip=${IP} --root-dir="${ROOT}" $EXTRA $MORE"#,
+        ),
+        ("/bin/sh -c '. /e; exec /usr/bin/kubelet --v=${V:-2}'", "/usr/bin/kubelet $KUBELET_ARGS"),
+        ("/bin/sh -c '. /e; exec /usr/bin/kubelet $1'", "/usr/bin/kubelet $KUBELET_ARGS"),
+        (r#"/bin/sh -c ". /e; exec /usr/bin/kubelet '$X'""#, "/usr/bin/kubelet $KUBELET_ARGS"),
         ("/bin/sh -c 'exec /usr/bin/kubelet $(cat /etc/args)'", "/usr/bin/kubelet $KUBELET_ARGS"),
         ("/bin/sh -c '/usr/bin/kubelet --v=2; true'", "/usr/bin/kubelet $KUBELET_ARGS"),
         ("/bin/sh -c '. /etc/a && exec nice -n 5 /opt/bin/kubelet --v=2'", "/opt/bin/kubelet --v=2"),

@@ -53,6 +53,7 @@ impl Signer {
             ("merge", "replace"),
             ("acknowledge", "none"),
             ("courtesy", "none"),
+            ("confirm", "none"),
             ("files", "none"),
         ];
         let value = |name: &str, usual: &str| {
@@ -207,7 +208,7 @@ fn what_was_signed_starts_without_its_checkpoint_and_after_its_end() {
 
 /// The same bytes under another key would run without the flags that were signed with them.
 #[test]
-fn signed_bytes_are_of_one_key_with_its_flags_and_its_courtesy() {
+fn signed_bytes_are_of_one_key_with_its_flags_and_its_annotations() {
     let Some(signer) = Signer::new() else { return };
     let rig = rig(&signer.policy());
     let (text, flags) = (configuration("maxPods: 42"), "--v=4\n");
@@ -240,5 +241,7 @@ fn signed_bytes_are_of_one_key_with_its_flags_and_its_courtesy() {
     let bound = [whole[0], whole[1], ("kubelet.minisig", bound.as_str())];
     let version = rig.server.put_annotated_config_map(NAMESPACE, "b", &bound, courtesy);
     rig.wait_config("what was signed with it", |config| is(config, "active", &version) && config["error"].is_null());
+    let confirm = Some(("kubelet-supervisor.io/confirm-within", "1s"));
+    refused("kubelet", &bound, confirm, "signed with confirm=none, and the annotation is \"1s\"");
     assert_eq!(rig.starts(), starts, "equal content");
 }

@@ -43,6 +43,28 @@ fn nothing_of_a_foreign_config_map_is_touched() {
     assert_eq!(condition(&node).0, "OnTrial");
 }
 
+/// Who may label the Node could fill the journal and the events.
+#[test]
+fn each_refusal_is_told_once_whatever_is_assigned_in_turn() {
+    let mut node = Node::new();
+    node.store.foreign.insert("n".to_owned());
+    node.pass(60);
+    let in_turn = |node: &mut Node| {
+        for _ in 0..5 {
+            node.assign("a").pass(60).assign("b").pass(60);
+        }
+        node.events().iter().filter(|event| **event == "KubeletConfigRejected").count()
+    };
+    assert_eq!(in_turn(&mut node), 2);
+    node.step(Input::PolicyChanged).pass(60);
+    assert_eq!(in_turn(&mut node), 4, "by what the policy is now");
+    node.store.foreign.clear();
+    node.assign("a").pass(600);
+    node.store.foreign.insert("n".to_owned());
+    node.assign("b").pass(60);
+    assert_eq!(in_turn(&mut node), 5, "that of a, which was let be");
+}
+
 /// The question is asked again while nobody can answer it.
 #[test]
 fn a_policy_that_cannot_be_read_lets_nothing_be_fetched() {

@@ -263,7 +263,7 @@ fn only_what_the_real_minisign_signed_is_taken_up() {
     };
     let put = |rig: &Rig, data: &[(&str, &str)]| rig.server.put_annotated_config_map(NAMESPACE, "a", data, None);
     let (good, bad) = (configuration("maxPods: 42"), configuration("maxPods: 43"));
-    let plain = "key=kubelet acknowledge=none courtesy=none files=none";
+    let plain = "key=kubelet acknowledge=none courtesy=none confirm=none files=none";
 
     let unsigned = put(&rig, &[("kubelet", &good)]);
     rig.assign("a");

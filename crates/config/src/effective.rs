@@ -4,7 +4,7 @@
 //!
 //! 1. The file of `--config` is read, and its defaults are filled in.
 //! 2. With `--config-dir` the outcome is written as JSON, which leaves empty lists and maps out. Drop-ins are merged over it.
-//!    What is missing then is filled in once more, but for hard eviction.
+//!    What is missing then is filled in once more, but for hard eviction. Kubelets before 1.32 do it otherwise ([`crate::own_files::DropInMerge`]).
 //! 3. Flags are laid over the outcome. What a flag sets to zero is zero.
 //! 4. At the start, named CPUs become the only ones reserved, and some fields take the value of another field.
 
@@ -98,10 +98,8 @@ pub enum Layer {
     WithoutFile,
     /// The kubelet's defaults, for what is not set.
     Defaults,
-    /// What is empty goes: the kubelet writes what drop-ins are merged over.
-    Written,
-    /// The defaults once more, for what is not set by now.
-    DefaultsOfMerged,
+    /// All drop-ins, by the rules of the kubelet's version.
+    DropIns(Vec<(Origin, Value)>),
     /// A field that is replaced, also where it is a map.
     Set(Origin, Setting),
 }
@@ -147,13 +145,8 @@ pub fn layers(from: &Sources<'_>) -> Vec<Layer> {
     }
     layers.push(Layer::Defaults);
     if from.merges {
-        layers.push(Layer::Written);
-        for drop_in in from.drop_ins {
-            if let Ok(value) = drop_in.value() {
-                layers.push(Layer::Merge(Origin::DropIn(drop_in.path.clone()), value.clone()));
-            }
-        }
-        layers.push(Layer::DefaultsOfMerged);
+        let read = from.drop_ins.iter().filter_map(|it| Some((Origin::DropIn(it.path.clone()), it.value()?.clone())));
+        layers.push(Layer::DropIns(read.collect()));
     }
     let added = from.added.settings();
     let is_added = |setting: &Setting| added.iter().any(|of| (of.flag, &of.path) == (setting.flag, &setting.path));
@@ -284,26 +277,74 @@ pub fn of_file(configuration: &Value, minor: Option<u64>) -> Value {
 /// The same of what a kubelet says that it goes by (`/configz`): zero is zero there.
 #[must_use]
 pub fn reported(configz: &Value, minor: Option<u64>) -> Value {
-    value(&[Layer::Merge(Origin::Default, configz.clone())], minor)
+    value(&[Layer::Merge(Origin::Default, defaults::with_zeros(configz, minor))], minor)
+}
+
+/// The same of a payload and its flags, laid over what a kubelet says that it goes by.
+#[must_use]
+pub fn laid_over(configz: &Value, payload: &Value, args: &KubeletArgs, minor: Option<u64>) -> Value {
+    let mut merged = defaults::with_zeros(configz, minor);
+    merge(&mut merged, &defaults::without_zeros(payload));
+    // The default of what the payload takes out; what else is zero is a flag's.
+    let filled = defaults::defaulted(&merged, minor);
+    for (field, given) in payload.as_object().into_iter().flatten() {
+        if has_null(given)
+            && let (Some(merged), Some(value)) = (merged.as_object_mut(), filled.get(field))
+        {
+            merged.insert(field.clone(), value.clone());
+        }
+    }
+    let flags = args.settings().into_iter().map(|setting| Layer::Set(Origin::FlagOverride(setting.flag), setting));
+    let layers: Vec<Layer> = std::iter::once(Layer::Merge(Origin::Default, merged)).chain(flags).collect();
+    value(&layers, minor)
+}
+
+fn has_null(value: &Value) -> bool {
+    value.is_null() || value.as_object().is_some_and(|fields| fields.values().any(has_null))
+}
+
+/// The fields that name a serving certificate and its key.
+pub const SERVING_CERTIFICATE: [&str; 2] = ["tlsCertFile", "tlsPrivateKeyFile"];
+
+/// True if the kubelet that says this chose its serving certificate itself. Where nobody names one, it makes `kubelet.crt` in its
+/// `--cert-dir`, and says so from then on (`InitializeTLS`, cmd/kubelet/app/server.go, v1.20.2 and v1.36).
+#[must_use]
+pub fn chose_certificate(configz: &Value) -> bool {
+    let [certificate, key] = SERVING_CERTIFICATE.map(|field| configz.get(field).and_then(Value::as_str));
+    let dir = certificate.and_then(|path| path.strip_suffix("/kubelet.crt"));
+    let is_pair = dir.is_some() && dir == key.and_then(|path| path.strip_suffix("/kubelet.key"));
+    is_pair && configz.get("serverTLSBootstrap") != Some(&true.into())
+}
+
+/// Takes the serving certificate out; true if it was there.
+pub fn drop_certificate(value: &mut Value) -> bool {
+    let Some(fields) = value.as_object_mut() else { return false };
+    SERVING_CERTIFICATE.map(|field| fields.remove(field).is_some()).contains(&true)
 }
 
 /// A configuration, and who set what of it.
 struct View {
+    /// An object.
     value: Value,
     /// By path; what stands below a path that is here is not.
     origins: BTreeMap<Vec<String>, Origin>,
 }
 
+impl Default for View {
+    fn default() -> Self {
+        Self { value: Value::Object(Map::new()), origins: BTreeMap::new() }
+    }
+}
+
 impl View {
     fn of(layers: &[Layer], minor: Option<u64>) -> Self {
-        let mut view = Self { value: Value::Object(Map::new()), origins: BTreeMap::new() };
+        let mut view = Self::default();
         for layer in layers {
             match layer {
                 Layer::Merge(origin, patch) => view.merge(origin, &schema::known_part(patch, minor)),
                 Layer::WithoutFile => view.merge(&Origin::DefaultWithoutFile, &legacy_defaults(minor)),
                 Layer::Defaults => view.fill(&defaults::defaulted(&view.value, minor)),
-                Layer::Written => view.leave_out_empty(),
-                Layer::DefaultsOfMerged => view.fill_merged(minor),
+                Layer::DropIns(drop_ins) => view.lay_drop_ins(drop_ins, minor),
                 Layer::Set(origin, setting) => view.set(origin, setting),
             }
         }
@@ -324,25 +365,6 @@ impl View {
     fn fill(&mut self, filled: &Value) {
         let before = std::mem::replace(&mut self.value, filled.clone());
         self.note(&mut Vec::new(), Some(&before), filled, &Origin::Default, true);
-    }
-
-    fn leave_out_empty(&mut self) {
-        let is_empty =
-            |value: &Value| value.as_array().is_some_and(Vec::is_empty) || *value == Value::Object(Map::new());
-        let is_pointer = |field: &str| table::find(field).is_some_and(|hazard| matches!(hazard.of, Type::Optional(_)));
-        let Some(fields) = self.value.as_object_mut() else { return };
-        fields.retain(|field, value| !is_empty(value) || is_pointer(field));
-        self.origins.retain(|path, _| path.len() != 1 || path.first().is_some_and(|field| fields.contains_key(field)));
-    }
-
-    /// Hard eviction has its defaults from the reader of the file alone (`loadConfigFile`): what drop-ins take out is gone.
-    fn fill_merged(&mut self, minor: Option<u64>) {
-        let mut filled = defaults::defaulted(&self.value, minor);
-        if let Some(fields) = filled.as_object_mut() {
-            let hard = self.value.get("evictionHard").cloned().unwrap_or_else(|| Value::Object(Map::new()));
-            fields.insert("evictionHard".to_owned(), hard);
-        }
-        self.fill(&filled);
     }
 
     fn set(&mut self, origin: &Origin, setting: &Setting) {
@@ -430,5 +452,6 @@ impl View {
     }
 }
 
+mod drop_ins;
 #[cfg(test)]
 mod tests;

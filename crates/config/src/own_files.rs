@@ -13,6 +13,29 @@ pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// Directories below `--config-dir` that are entered, one in the other.
 pub const DROP_IN_DEPTH: u32 = 16;
 
+/// How drop-ins are laid over a configuration (`mergeKubeletConfigurations`, cmd/kubelet/app/server.go).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropInMerge {
+    /// Each is read with its defaults, and laid over. What is zero in Go is not.
+    Defaulted,
+    /// As JSON of Go's own type, of any kind and version. No default is filled in.
+    Internal,
+    /// As JSON of the file's version. Defaults are filled in once more.
+    Versioned,
+}
+
+impl DropInMerge {
+    /// By a kubelet of this minor version; of one that is not known, by the newest.
+    #[must_use]
+    pub fn of(minor: Option<u64>) -> Self {
+        match minor {
+            Some(28) => Self::Defaulted,
+            Some(29..=31) => Self::Internal,
+            _ => Self::Versioned,
+        }
+    }
+}
+
 /// A file of `--config-dir`: read once, as the kubelet reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DropIn {
@@ -38,12 +61,9 @@ impl DropIn {
         Self { path: path.into(), text, content, ignored_from }
     }
 
-    /// What it says.
-    ///
-    /// # Errors
-    /// Its path, and why no kubelet starts with it, as far as is known here.
-    pub fn value(&self) -> Result<&Value, String> {
-        self.content.as_ref().map_err(|why| format!("{}: {why}", self.path))
+    /// What it says, if it can be read.
+    pub(crate) fn value(&self) -> Option<&Value> {
+        self.content.as_ref().ok()
     }
 
     /// A name for a copy. The number keeps the order, the name is for people: messages of the kubelet show it.
@@ -55,10 +75,15 @@ impl DropIn {
         format!("{number:04}-{name}.conf")
     }
 
-    /// Why no kubelet starts with it.
+    /// Its path, and why no kubelet of this minor version starts with it, as far as is known here.
     #[must_use]
-    pub fn fault(&self) -> Option<String> {
-        self.value().err()
+    pub fn fault(&self, minor: Option<u64>) -> Option<String> {
+        let kind = |value: &Value| match DropInMerge::of(minor) {
+            DropInMerge::Internal => any_kind(value),
+            DropInMerge::Defaulted | DropInMerge::Versioned => check_kind(&mut value.clone(), false),
+        };
+        let why = self.content.as_ref().map_err(Clone::clone).and_then(kind).err()?;
+        Some(format!("{}: {why}", self.path))
     }
 
     pub(crate) fn note(&self) -> Option<String> {
@@ -75,8 +100,7 @@ impl DropIn {
 /// here; and what a mapping does not have cannot be unknown (mergeKubeletConfigurations, cmd/kubelet/app/server.go, and
 /// `DecodeKubeletConfigurationIntoJSON`, pkg/kubelet/kubeletconfig/util/codec/codec.go, v1.30 to v1.36).
 fn drop_in(text: &str) -> Result<yaml::Document, String> {
-    let mut document = yaml::parse_own(text)?;
-    check_kind(&mut document.value, false)?;
+    let document = yaml::parse_own(text)?;
     match &document.duplicate {
         Some(field) => Err(format!("a field stands twice, which is refused in a drop-in: {field}")),
         None => Ok(document),
@@ -117,6 +141,12 @@ fn any_case(value: &mut Value) {
             fields.insert(name.to_owned(), found);
         }
     }
+}
+
+/// What 1.29 to 1.31 ask of a drop-in.
+fn any_kind(value: &Value) -> Result<(), String> {
+    let is_there = value.get("kind").and_then(Value::as_str).is_some_and(|kind| !kind.is_empty());
+    is_there.then_some(()).ok_or_else(|| "kind is missing".to_owned())
 }
 
 /// The kubelet refuses any other kind or version at load; what may lack them (an overlay) is given them.

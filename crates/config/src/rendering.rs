@@ -112,7 +112,8 @@ pub fn render(from: &RenderInput<'_>) -> Result<Configuration, RenderFault> {
     let local = from.local.map(|local| read(local, &mut notes)).transpose().map_err(RenderFault::Local)?;
     notes.extend(drop_ins.iter().filter_map(DropIn::note));
     // No kubelet starts with such a drop-in, whatever else it is given.
-    let sound = || drop_ins.iter().find_map(DropIn::fault).map_or(Ok(()), |why| Err(RenderFault::DropIn(why)));
+    let fault = drop_ins.iter().find_map(|drop_in| drop_in.fault(from.minor));
+    let sound = || fault.map_or(Ok(()), |why| Err(RenderFault::DropIn(why)));
     let Some(payload) = from.payload else {
         sound()?;
         let value = local.unwrap_or(Value::Null);

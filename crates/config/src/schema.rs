@@ -1,8 +1,8 @@
 //! The fields of a KubeletConfiguration, nested ones too, and which kubelets know them: a field that it does not know a kubelet ignores.
 //!
 //! It decodes strictly first; what only that refuses (unknown and duplicate fields) it logs, and decodes again without
-//! (pkg/kubelet/kubeletconfig/util/codec/codec.go, v1.20 to v1.36). Both passes tell names apart by case, unlike Go's own
-//! encoding/json: `evictionhard` has no effect.
+//! (pkg/kubelet/kubeletconfig/util/codec/codec.go, v1.20 to v1.36). Both passes tell names apart by case: in the file
+//! `evictionhard` has no effect. In a drop-in it has one from 1.29 on: Go's own encoding/json reads what drop-ins are merged to.
 //!
 //! Names and versions: config/v1beta1/types.go of k8s.io/kubelet, and `LoggingConfiguration` and `TracingConfiguration` of
 //! k8s.io/component-base, the branches release-1.16 to release-1.36 and v0.37.0-beta.0.
@@ -275,13 +275,13 @@ fn search(parent: &str, value: &Value, versions: (u64, Option<u64>), found: &mut
 }
 
 /// A path as it is shown: a key may be of any length, and hold anything.
-fn join(parent: &str, field: &str) -> String {
+pub(crate) fn join(parent: &str, field: &str) -> String {
     let field: String = field.chars().take(NAME_MAX).flat_map(char::escape_debug).collect();
     if parent.is_empty() { field } else { format!("{parent}.{field}") }
 }
 
 /// What the field at this path is; the whole configuration, if it is "".
-fn type_of(path: &str) -> Option<Type> {
+pub(crate) fn type_of(path: &str) -> Option<Type> {
     let mut names = path.split('.');
     let top = table::find(names.next().filter(|name| !name.is_empty())?)?;
     names.try_fold(top.of, |of, name| of.members()?.iter().find(|(member, _)| *member == name).map(|(_, of)| *of))
@@ -289,6 +289,16 @@ fn type_of(path: &str) -> Option<Type> {
 
 fn is_struct(path: &str) -> bool {
     type_of(path).is_some_and(|of| of.members().is_some())
+}
+
+/// True where names are those of fields: of the whole configuration, of a struct, of the structs in a list.
+pub(crate) fn has_fields(path: &str) -> bool {
+    path.is_empty() || is_struct(path)
+}
+
+/// The field that Go's encoding/json reads a name as.
+pub(crate) fn field_in_any_case(parent: &str, name: &str) -> Option<&'static str> {
+    known(parent).find(|field| field.eq_ignore_ascii_case(name))
 }
 
 /// What a kubelet of this minor version reads of a configuration: it reads over the fields that it does not know. All, if the

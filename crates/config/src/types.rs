@@ -8,6 +8,7 @@
 //! | `Quantity` | `1Gi` and `1024Mi` | ParseQuantity, apimachinery/pkg/api/resource |
 //! | `Share` | a quantity, or `10%` and `10.0%`; zero is none | parsePercentage, pkg/kubelet/eviction/helpers.go |
 //! | `Threshold` | the same; `0%` and `100%` are none, zero is refused | parseThresholdStatement, the same file |
+//! | `Percent` | `10%` and `10`; zero is not none | ParseQOSReserved, pkg/kubelet/cm/qos_container_manager_linux.go |
 //! | `Cpus` | `0-2` and `0,1,2` | cpuset.Parse |
 //! | `TlsVersion` | as it is; `VersionTLS12` is none | TLSVersion, component-base/cli/flag/ciphersuites_flag.go |
 //! | `Cgroup` | `/a` and `a` | ParseCgroupfsToCgroupName, pkg/kubelet/cm/cgroup_manager_linux.go |
@@ -46,6 +47,8 @@ pub enum Type {
     Share,
     /// The same, as an eviction threshold.
     Threshold,
+    /// A share in whole percent.
+    Percent,
     /// CPUs by their numbers.
     Cpus,
     /// A version of TLS.
@@ -81,6 +84,7 @@ use Type::{Bool, Duration, Flag, Int, List, Optional, Quantity, Set, Share, Stru
 static BOOL: Type = Bool;
 static DURATION: Type = Duration;
 static FLAG: Type = Flag;
+static PERCENT: Type = Type::Percent;
 static QUANTITY: Type = Quantity;
 static SHARE: Type = Share;
 static TEXT: Type = Text;
@@ -95,8 +99,8 @@ pub(crate) const TEXT_SET: Type = Set(&TEXT);
 pub(crate) const GATES: Type = Type::Map(&BOOL);
 /// Options of a policy, texts that stand for booleans.
 pub(crate) const OPTIONS: Type = Type::Map(&FLAG);
-/// Texts by name.
-pub(crate) const TEXT_MAP: Type = Type::Map(&TEXT);
+/// Shares in percent by resource.
+pub(crate) const PERCENTS: Type = Type::Map(&PERCENT);
 /// Amounts by resource.
 pub(crate) const QUANTITIES: Type = Type::Map(&QUANTITY);
 /// Amounts or shares by resource or signal.
@@ -237,6 +241,7 @@ impl Type {
                     _ => Some(if is_off { Value::Null } else { format!("{percent}%").into() }),
                 }
             }
+            (Self::Percent, Value::String(text)) => text.trim_end_matches('%').parse::<i64>().ok().map(Value::from),
             (Self::Cpus, Value::String(text)) => Some(cpus(text)?.into_iter().collect()),
             (Self::TlsVersion, Value::String(text)) => {
                 (zero == Zero::IsNone && matches!(text.as_str(), "" | "VersionTLS12")).then_some(Value::Null)
@@ -350,6 +355,9 @@ mod tests {
                 vec![json!("1G"), json!("0"), json!("1Ti"), json!("-1Gi")],
             ),
             Share => (vec![json!("10%"), json!("10.0%")], vec![json!("11%"), json!("10")]),
+            Type::Percent => {
+                (vec![json!("10%"), json!("10"), json!("+10%%")], vec![json!("11%"), json!("0%"), json!("10.0%")])
+            }
             Threshold => (vec![json!("1Gi"), json!("1024Mi")], vec![json!("1%"), json!("0%")]),
             Type::Cpus => (vec![json!("0-2"), json!("0,1,2"), json!("2,0-1")], vec![json!("0-3"), json!("")]),
             Type::TlsVersion => (vec![json!("VersionTLS12"), json!("")], vec![json!("VersionTLS13")]),

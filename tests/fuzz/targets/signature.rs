@@ -27,7 +27,8 @@ pub(crate) fn check(data: &[u8]) {
     let data = [("kubelet", payload), ("kubelet.minisig", text)].map(|(key, text)| (key.to_owned(), text.to_owned()));
     let data = BTreeMap::from(data);
     for merge in ["replace", "overlay"] {
-        let what = Signable { key: "kubelet", data: &data, merge, acknowledge: None, courtesy: None };
+        let what =
+            Signable { key: "kubelet", data: &data, merge, acknowledge: None, courtesy: None, confirm_within: None };
         match signatures().verify(&what) {
             Ok(signed) => {
                 assert!(signed.is_some(), "it is required");

@@ -121,6 +121,119 @@ fn what_is_empty_is_lost_on_the_way_to_drop_ins() {
 }
 
 #[test]
+fn a_certificate_that_the_kubelet_chose() {
+    let of = |cert: &str, key: &str, bootstrap: bool| {
+        chose_certificate(&json!({"tlsCertFile": cert, "tlsPrivateKeyFile": key, "serverTLSBootstrap": bootstrap}))
+    };
+    assert!(of("/p/kubelet.crt", "/p/kubelet.key", false));
+    for (cert, key, bootstrap) in [
+        ("/p/kubelet.crt", "/p/kubelet.key", true),
+        ("/p/kubelet.crt", "/q/kubelet.key", false),
+        ("/p/node.crt", "/p/node.key", false),
+        ("", "", false),
+    ] {
+        assert!(!of(cert, key, bootstrap), "{cert} {key} {bootstrap}");
+    }
+    assert!(!chose_certificate(&json!({})));
+}
+
+/// What one path is with these drop-ins, in a kubelet of this version.
+fn at(minor: u64, configuration: Value, drop_ins: &[&str], path: &str) -> Option<(Value, String)> {
+    let drop_ins: Vec<_> = drop_ins.iter().zip(["/1", "/2", "/3"]).map(|(text, path)| (path, *text)).collect();
+    all(&Node { configuration, drop_ins: &drop_ins, ..Node::default() }, Some(minor)).remove(path)
+}
+
+/// As Go's encoding/json does: names of fields in any case, in byte order, the later one wins.
+#[test]
+fn names_in_drop_ins_are_read_in_any_case() {
+    let pods = || json!({"maxPods": 5});
+    for (configuration, drop_ins, path, expected) in [
+        (pods(), &["maxpods: 7"][..], "maxPods", Some((json!(7), "drop-in /1"))),
+        (pods(), &["MAXPODS: 7"], "maxPods", Some((json!(5), "local file /etc/kubernetes/kubelet.yaml"))),
+        (pods(), &["maxpods: 7", "maxPods: 9"], "maxPods", Some((json!(7), "drop-in /1"))),
+        (
+            pods(),
+            &["maxpods: 7", "maxpods: null"],
+            "maxPods",
+            Some((json!(5), "local file /etc/kubernetes/kubelet.yaml")),
+        ),
+        (pods(), &["maxpods: 7", "maxPods: null"], "maxPods", Some((json!(7), "drop-in /1"))),
+        // What is omitted in what they are merged over.
+        (json!({"readOnlyPort": 0}), &["READONLYPORT: 1"], "readOnlyPort", Some((json!(1), "drop-in /1"))),
+        (
+            json!({}),
+            &["Authentication: {ANONYMOUS: {enabled: true}}"],
+            "authentication.anonymous.enabled",
+            Some((json!(false), "default")),
+        ),
+        (
+            json!({}),
+            &["authentication: {x509: {clientcafile: /a}}"],
+            "authentication.x509.clientCAFile",
+            Some((json!("/a"), "drop-in /1")),
+        ),
+        // Names in a map are entries; that of the map is a field.
+        (
+            json!({"kubeReserved": {"cpu": "1"}}),
+            &["kubereserved: {CPU: '2'}"],
+            "kubeReserved.CPU",
+            Some((json!("2"), "drop-in /1")),
+        ),
+        (
+            json!({"kubeReserved": {"cpu": "1"}}),
+            &["kubereserved: {CPU: '2'}"],
+            "kubeReserved.cpu",
+            Some((json!("1"), "local file /etc/kubernetes/kubelet.yaml")),
+        ),
+        (
+            json!({}),
+            &["registerWithTaints: [{KEY: a, effect: b}]"],
+            "registerWithTaints",
+            Some((json!([{"key": "a", "effect": "b"}]), "drop-in /1")),
+        ),
+        (json!({}), &["nonsense: 1"], "nonsense", None),
+        // The file tells names apart by case.
+        (json!({"readonlyport": 1, "authentication": {"x509": {"clientcafile": "/a"}}}), &[""], "readOnlyPort", None),
+    ] {
+        let found = at(36, configuration.clone(), drop_ins, path);
+        let expected = expected.map(|(value, origin)| (value, origin.to_owned()));
+        assert_eq!(found, expected, "{configuration} {drop_ins:?}: {path}");
+    }
+}
+
+/// 1.28 lays each over with its own defaults, without what is zero; 1.29 to 1.31 fill in nothing; from 1.32 on null takes out.
+#[test]
+fn drop_ins_are_merged_by_the_rules_of_the_version() {
+    let (pods, list, none) = (json!({"maxPods": 5}), json!({"enforceNodeAllocatable": []}), json!({}));
+    let local = |value: Value| (value, format!("local file {LOCAL}"));
+    let default = |value: Value| (value, "default".to_owned());
+    let given = |value: Value| (value, "drop-in /1".to_owned());
+    let many = || default(json!(110));
+    let resolv = || default(json!("/etc/resolv.conf"));
+    for (configuration, drop_in, path, in_28, in_29, in_32) in [
+        (&pods, "maxPods: null", "maxPods", many(), local(json!(5)), many()),
+        (&pods, "maxPods: 0", "maxPods", many(), given(json!(0)), many()),
+        (&pods, "podsPerCore: 3", "maxPods", many(), local(json!(5)), local(json!(5))),
+        (
+            &list,
+            "podsPerCore: 3",
+            "enforceNodeAllocatable",
+            default(json!(["pods"])),
+            local(json!([])),
+            default(json!(["pods"])),
+        ),
+        (&none, "resolvConf: /a", "resolvConf", given(json!("/a")), resolv(), given(json!("/a"))),
+        (&none, "resolverConfig: /a", "resolvConf", resolv(), given(json!("/a")), resolv()),
+        (&none, "maxpods: 7", "maxPods", many(), given(json!(7)), given(json!(7))),
+    ] {
+        for (minor, expected) in [(28, in_28), (29, in_29.clone()), (31, in_29), (32, in_32)] {
+            let found = at(minor, configuration.clone(), &[drop_in], path);
+            assert_eq!(found, Some(expected), "1.{minor}: {configuration} {drop_in}: {path}");
+        }
+    }
+}
+
+#[test]
 fn defaults_are_filled_in_before_drop_ins_and_flags() {
     let node = Node {
         configuration: json!({"syncFrequency": "0s", "evictionHard": {"memory.available": "1Gi"}, "maxPods": 7}),

@@ -113,7 +113,7 @@ fn value(kind: Kind, given: &[Option<&str>]) -> Option<Value> {
         Kind::Int => integer(last).map(Value::from),
         Kind::Decimal => last.parse::<i64>().ok().map(Value::from),
         Kind::Vmodule => all().flat_map(parts).map(module).collect(),
-        Kind::List => Some(all().flat_map(list).map(Value::from).collect()),
+        Kind::List => all().map(list).collect::<Option<Vec<_>>>().map(|all| all.concat().into()),
         Kind::Map(separator) => object(all().flat_map(parts), separator),
         Kind::Pair => object(all(), '='),
         Kind::Headers => headers(all().flat_map(parts)),
@@ -143,9 +143,36 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').filter(|part| !part.is_empty())
 }
 
-/// pflag reads a StringSlice as a line of CSV; quotes inside are nothing a kubelet's lists need.
-fn list(text: &str) -> impl Iterator<Item = &str> {
-    text.split(',').filter(move |_| !text.is_empty()).map(|item| item.trim_matches('"'))
+/// pflag reads a StringSlice as a line of CSV (encoding/csv): a quote at the beginning of an item ends with the next, `""` in it
+/// is one; any other is refused.
+fn list(text: &str) -> Option<Vec<Value>> {
+    let (mut items, mut rest) = (Vec::new(), Some(text).filter(|text| !text.is_empty()));
+    while let Some(text) = rest {
+        let (item, behind) = if let Some(text) = text.strip_prefix('"') {
+            quoted(text)?
+        } else {
+            let (item, behind) = text.split_at(text.find(',').unwrap_or(text.len()));
+            (Some(item).filter(|item| !item.contains('"'))?.to_owned(), behind)
+        };
+        items.push(item.into());
+        rest = behind.strip_prefix(',');
+        if rest.is_none() && !behind.is_empty() {
+            return None;
+        }
+    }
+    Some(items)
+}
+
+/// What stands before the quote that ends it, and behind that.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let (mut item, mut rest) = (String::new(), text);
+    loop {
+        let (part, behind) = rest.split_once('"')?;
+        item.push_str(part);
+        let Some(more) = behind.strip_prefix('"') else { return Some((item, behind)) };
+        item.push('"');
+        rest = more;
+    }
 }
 
 fn pair(text: &str, separator: char) -> Option<(&str, &str)> {
@@ -260,6 +287,28 @@ mod tests {
                 .pointer("/authentication/anonymous/enabled"),
             Some(&json!(false))
         );
+    }
+
+    /// As encoding/csv has it.
+    #[test]
+    fn lists_are_lines_of_csv() {
+        for (text, items) in [
+            ("", json!([])),
+            ("a,,b", json!(["a", "", "b"])),
+            ("a,", json!(["a", ""])),
+            ("\"a,b\",c", json!(["a,b", "c"])),
+            ("\"a\"\"b\"", json!(["a\"b"])),
+            ("\"\",a", json!(["", "a"])),
+            (" a", json!([" a"])),
+            // Refused: it stays as it is.
+            ("a\"b", json!("a\"b")),
+            ("a\"", json!("a\"")),
+            ("\"a\"b", json!("\"a\"b")),
+            ("\"a", json!("\"a")),
+            (" \"a\"", json!(" \"a\"")),
+        ] {
+            assert_eq!(over(&json!({}), &[&format!("--cluster-dns={text}")]), json!({ "clusterDNS": items }), "{text}");
+        }
     }
 
     proptest! {

@@ -115,6 +115,39 @@ pub fn started(config: &Value, minor: Option<u64>) -> Value {
     all
 }
 
+/// What a kubelet of this minor version says that it goes by, with what it leaves out for being zero: texts and numbers that have
+/// a default, and are no pointers in Go (`omitempty`).
+#[must_use]
+pub(crate) fn with_zeros(configz: &Value, minor: Option<u64>) -> Value {
+    let mut all = configz.clone();
+    if let (Some(fields), true) = (all.as_object_mut(), minor.is_some()) {
+        let left_out = table::HAZARDS.iter().filter(|hazard| {
+            matches!(hazard.unset, Unset::Zeros(_))
+                && hazard.of != Type::Duration
+                && !LATE.contains(&hazard.field)
+                && schema::is_known(hazard.field, minor)
+        });
+        for hazard in left_out {
+            let zero = if hazard.of == Type::Int { json!(0) } else { json!("") };
+            fields.entry(hazard.field).or_insert(zero);
+        }
+    }
+    all
+}
+
+/// A payload with their defaults where its fields are zero, and so not set.
+#[must_use]
+pub(crate) fn without_zeros(payload: &Value) -> Value {
+    let mut all = payload.clone();
+    for (field, given) in all.as_object_mut().into_iter().flatten() {
+        let zeros = |hazard: &&table::Hazard| matches!(hazard.unset, Unset::Zeros(_)) && !given.is_null();
+        if table::find(field).as_ref().is_some_and(zeros) {
+            *given = of_file(payload, field);
+        }
+    }
+    all
+}
+
 fn with_defaults(config: &Value, fields: impl Iterator<Item = &'static str>, minor: Option<u64>) -> Value {
     let mut all = config.clone();
     if let Some(all) = all.as_object_mut() {
@@ -142,7 +175,7 @@ fn of_file(config: &Value, field: &str) -> Value {
 }
 
 /// What is a text in Go is zero if it is empty, whatever it says.
-fn is_go_zero(of: Type, given: &Value) -> bool {
+pub(crate) fn is_go_zero(of: Type, given: &Value) -> bool {
     match given {
         Value::String(text) if of != Type::Duration => text.is_empty(),
         _ => of.is_zero(given),

@@ -85,6 +85,19 @@ fn shown(value: &Value) -> String {
 /// one of them is not known (not an object).
 #[must_use]
 pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
+    changes(old, new, is_untold)
+}
+
+/// The same for a policy: where nobody knows the kubelet's version, what may be a change is one.
+#[must_use]
+pub(crate) fn possible_diff(old: &Value, new: &Value) -> Vec<Change> {
+    changes(old, new, |_, _, _| false)
+}
+
+/// A field of both sides that is left out.
+type LeftOut = fn(&Hazard, Option<&Value>, Option<&Value>) -> bool;
+
+fn changes(old: &Value, new: &Value, is_left_out: LeftOut) -> Vec<Change> {
     let (Value::Object(before), Value::Object(after)) = (old, new) else { return Vec::new() };
     let fields: BTreeSet<&str> = before.keys().chain(after.keys()).map(String::as_str).collect();
     let mut changes = Vec::new();
@@ -98,7 +111,7 @@ pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
             changes.iter_mut().skip(first).for_each(unknown);
             continue;
         };
-        if !is_untold(hazard, before.get(field), after.get(field)) {
+        if !is_left_out(hazard, before.get(field), after.get(field)) {
             compare(field, hazard.of, old, new, &mut changes);
         }
     }

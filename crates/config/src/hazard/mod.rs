@@ -14,6 +14,7 @@ pub mod table;
 mod tests;
 
 pub use acknowledge::{ANNOTATION, Acknowledged};
+pub(crate) use diff::possible_diff;
 pub use diff::{Change, diff, is_secret, refused, refused_classes};
 pub use effective::effective;
 pub use impact::{

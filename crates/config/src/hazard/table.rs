@@ -223,7 +223,7 @@ pub static HAZARDS: &[Hazard] = &[
     at("cpuManagerReconcilePeriod", Duration, Tuning, Asks::Restart, Zeros("\"10s\""), NONE),
     at("topologyManagerPolicy", Text, Reboot, Asks::StateFiles, Zeros("\"none\""), POLICY),
     at("topologyManagerScope", Text, Reboot, Asks::StateFiles, Zeros("\"container\""), POLICY),
-    at("qosReserved", types::TEXT_MAP, Reboot, Asks::Reboot, Zero, REBOOT),
+    at("qosReserved", types::PERCENTS, Reboot, Asks::Reboot, Zero, REBOOT),
     at("runtimeRequestTimeout", Duration, Tuning, Asks::Restart, Zeros("\"2m\""), NONE),
     at("hairpinMode", Text, Reboot, Asks::Reboot, Zeros("\"promiscuous-bridge\""), REBOOT),
     at("maxPods", Int, Pods, Asks::Restart, Zeros("110"), ADMISSION),

@@ -166,7 +166,7 @@ impl NodePolicy {
                 continue;
             }
             let wanted = settled(&with_pinned(candidate.effective, path, value), candidate.minor);
-            if !candidate.effective.is_object() || !hazard::diff(candidate.effective, &wanted).is_empty() {
+            if !candidate.effective.is_object() || !hazard::possible_diff(candidate.effective, &wanted).is_empty() {
                 let value = if hazard::is_secret(path) { "as the policy has it".to_owned() } else { value.to_string() };
                 found.push(format!("pinnedFields: {path} must be {value}"));
             }
@@ -192,7 +192,7 @@ impl NodePolicy {
             let path = self.denied_fields.iter().find(|path| is_hit(path, &change))?;
             Some(format!("deniedFields has {path}, and it changes {change}"))
         };
-        hazard::diff(candidate.local, candidate.effective).into_iter().filter_map(denial).collect()
+        hazard::possible_diff(candidate.local, candidate.effective).into_iter().filter_map(denial).collect()
     }
 }
 
@@ -248,6 +248,7 @@ mod tests {
         let gate = "pinnedFields: {featureGates.NodeSwap: false}";
         let on = "pinnedFields: {featureGates.CPUManager: true}";
         let queries = "pinnedFields: {kubeAPIQPS: 50}";
+        let swap = "pinnedFields: {memorySwap.swapBehavior: NoSwap}";
         let memory = "pinnedFields: {evictionHard.memory.available: 100Mi}";
         let images = "pinnedFields: {imagePullCredentialsVerificationPolicy: NeverVerifyPreloadedImages}";
         for (fields, configuration, flags, minor, is_admitted) in [
@@ -268,8 +269,8 @@ mod tests {
             ("pinnedFields: {tlsMinVersion: VersionTLS12}", json!({}), "", None, true),
             ("pinnedFields: {tlsMinVersion: VersionTLS12}", json!({"tlsMinVersion": "VersionTLS11"}), "", None, false),
             ("pinnedFields: {podPidsLimit: -1}", json!({"podPidsLimit": -9}), "", None, true),
-            ("pinnedFields: {memorySwap.swapBehavior: NoSwap}", json!({}), "", Some(30), true),
-            ("pinnedFields: {memorySwap.swapBehavior: NoSwap}", json!({"memorySwap": {}}), "", Some(29), false),
+            (swap, json!({}), "", Some(30), true),
+            (swap, json!({"memorySwap": {}}), "", Some(29), false),
             (images, json!({}), "", Some(35), true),
             (images, json!({}), "", Some(34), false),
             (images, json!({}), "--feature-gates=KubeletEnsureSecretPulledImages=false", Some(35), false),
@@ -286,6 +287,10 @@ mod tests {
             (on, json!({"featureGates": {"AllBeta": false}}), "", Some(22), false),
             (queries, json!({}), "", Some(27), true),
             (queries, json!({}), "", Some(26), false),
+            (queries, json!({}), "", None, false), // it may be 5
+            (queries, json!({"kubeAPIQPS": 50}), "", None, true),
+            (swap, json!({}), "", None, false),
+            (swap, json!({"memorySwap": {"swapBehavior": "NoSwap"}}), "", None, true),
             (memory, json!({}), "", Some(22), true),
             (memory, json!({"evictionHard": {"pid.available": "1%"}}), "", Some(22), false),
         ] {
@@ -297,6 +302,10 @@ mod tests {
     fn classic_eviction() -> Value {
         json!({"evictionHard": {"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
             "imagefs.available": "15%"}})
+    }
+
+    fn limited_swap() -> Value {
+        json!({"memorySwap": {"swapBehavior": "LimitedSwap"}})
     }
 
     /// A kubelet without a file has no hard eviction since 1.25, and one with a file has: that is a change.
@@ -360,6 +369,12 @@ mod tests {
                 false,
             ),
             ("address", json!({"address": "10.0.0.1"}), &["--address="], "", Some(30), false),
+            // The default of some versions alone: of an unknown one it may be a change.
+            ("memorySwap", limited_swap(), &[], "", Some(29), true),
+            ("memorySwap", limited_swap(), &[], "", Some(30), false),
+            ("memorySwap", limited_swap(), &[], "", None, false),
+            ("kubeAPIQPS", json!({"kubeAPIQPS": 5}), &[], "", None, false),
+            ("kubeAPIQPS", json!({}), &[], "", None, true),
             (
                 "kernelMemcgNotification",
                 json!({}),

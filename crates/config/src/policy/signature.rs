@@ -121,6 +121,8 @@ pub struct Signable<'a> {
     pub acknowledge: Option<&'a str>,
     /// The annotation `courtesy`.
     pub courtesy: Option<&'a str>,
+    /// The annotation `confirm-within`.
+    pub confirm_within: Option<&'a str>,
 }
 
 impl Signatures {
@@ -238,11 +240,14 @@ pub struct Comment {
     acknowledge: BTreeSet<String>,
     /// As the annotation has it.
     courtesy: Option<String>,
+    /// The same of `confirm-within`.
+    confirm_within: Option<String>,
     /// The SHA-256 of each other key.
     files: BTreeMap<String, String>,
 }
 
-const ENTRIES: [&str; 9] = ["kind", "key", "pool", "sequence", "expires", "merge", "acknowledge", "courtesy", "files"];
+const ENTRIES: [&str; 10] =
+    ["kind", "key", "pool", "sequence", "expires", "merge", "acknowledge", "courtesy", "confirm", "files"];
 
 impl Comment {
     /// Reads the trusted comment in the text of a signature file, which is not verified by that.
@@ -264,6 +269,12 @@ impl Comment {
     #[must_use]
     pub fn courtesy(&self) -> Option<&str> {
         self.courtesy.as_deref()
+    }
+
+    /// The annotation `confirm-within` that it was signed with.
+    #[must_use]
+    pub fn confirm_within(&self) -> Option<&str> {
+        self.confirm_within.as_deref()
     }
 
     /// Reads a trusted comment.
@@ -292,10 +303,11 @@ impl Comment {
         if !is_safe_key(key) {
             return Err(wrong("key", key, "the ConfigMap's key with the signed bytes, such as kubelet"));
         }
-        let courtesy = Some(entry("courtesy")?).filter(|text| *text != "none");
-        if courtesy == Some("") {
-            return Err(wrong("courtesy", "", "none, or a duration such as 10m"));
-        }
+        let duration = |name: &'static str| match entry(name)? {
+            "none" => Ok(None),
+            "" => Err(wrong(name, "", "none, or a duration such as 10m")),
+            text => Ok(Some(text.to_owned())),
+        };
         let sequence = entry("sequence")?;
         let number = sequence.parse::<u64>().ok().filter(|number| number.to_string() == sequence);
         let expires = entry("expires")?;
@@ -310,7 +322,8 @@ impl Comment {
                 "none" => BTreeSet::new(),
                 words => words_of(words),
             },
-            courtesy: courtesy.map(str::to_owned),
+            courtesy: duration("courtesy")?,
+            confirm_within: duration("confirm")?,
             files: files(entry("files")?)?,
         })
     }
@@ -337,9 +350,13 @@ impl Comment {
                 shown(&there)
             ));
         }
-        if what.courtesy != self.courtesy() {
-            let [signed, there] = [self.courtesy(), what.courtesy].map(|text| shown(text.unwrap_or("none")));
-            return Err(format!("it was signed with courtesy={signed}, and the annotation is {there:?}"));
+        for (name, signed, there) in
+            [("courtesy", self.courtesy(), what.courtesy), ("confirm", self.confirm_within(), what.confirm_within)]
+        {
+            if signed != there {
+                let [signed, there] = [signed, there].map(|text| shown(text.unwrap_or("none")));
+                return Err(format!("it was signed with {name}={signed}, and the annotation is {there:?}"));
+            }
         }
         let flags = format!("{}{}", what.key, flags::KEY_SUFFIX);
         let is_foreign = |key: &&String| key.ends_with(flags::KEY_SUFFIX) && **key != flags;

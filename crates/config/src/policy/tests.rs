@@ -253,7 +253,14 @@ fn data(signature: &str) -> BTreeMap<String, String> {
 const GOOD: &str = include_str!("fixtures/good.minisig");
 
 fn verified(signatures: &Signatures, data: &BTreeMap<String, String>) -> Result<Option<Signed>, String> {
-    signatures.verify(&Signable { key: "kubelet", data, merge: "overlay", acknowledge: None, courtesy: None })
+    signatures.verify(&Signable {
+        key: "kubelet",
+        data,
+        merge: "overlay",
+        acknowledge: None,
+        courtesy: None,
+        confirm_within: None,
+    })
 }
 
 #[test]
@@ -326,12 +333,14 @@ fn what_was_not_signed_is_refused() {
     let told = verified(&signatures("  pools: [pool-b]"), &data(GOOD)).unwrap_err();
     assert!(told.contains("for pool pool-a, and this node takes those for pool-b"), "{told}");
     let data = data(GOOD);
-    let of = |merge, acknowledge, courtesy| {
-        signatures("").verify(&Signable { key: "kubelet", data: &data, merge, acknowledge, courtesy }).unwrap_err()
+    let of = |merge, acknowledge, courtesy, confirm_within| {
+        let what = Signable { key: "kubelet", data: &data, merge, acknowledge, courtesy, confirm_within };
+        signatures("").verify(&what).unwrap_err()
     };
-    assert!(of("replace", None, None).contains("signed with merge=overlay"));
-    assert!(of("overlay", Some("all"), None).contains("acknowledge=\"\", and the annotation is \"all\""));
-    assert!(of("overlay", None, Some("10m")).contains("courtesy=none, and the annotation is \"10m\""));
+    assert!(of("replace", None, None, None).contains("signed with merge=overlay"));
+    assert!(of("overlay", Some("all"), None, None).contains("acknowledge=\"\", and the annotation is \"all\""));
+    assert!(of("overlay", None, Some("10m"), None).contains("courtesy=none, and the annotation is \"10m\""));
+    assert!(of("overlay", None, None, Some("1s")).contains("confirm=none, and the annotation is \"1s\""));
 }
 
 /// The signed flags lie beside the signed key: under another one they would be nobody's.
@@ -343,7 +352,8 @@ fn a_signature_is_of_one_key() {
         moved.insert(to.to_owned(), text);
     }
     let of = |data: &BTreeMap<String, String>| {
-        let what = Signable { key: "x", data, merge: "overlay", acknowledge: None, courtesy: None };
+        let what =
+            Signable { key: "x", data, merge: "overlay", acknowledge: None, courtesy: None, confirm_within: None };
         signatures("").verify(&what).unwrap_err()
     };
     assert!(of(&moved).contains("signed with key=kubelet, and lies beside key x"), "{}", of(&moved));
@@ -354,10 +364,17 @@ fn a_signature_is_of_one_key() {
     let told = verified(&signatures(""), &more).unwrap_err();
     assert!(told.contains("key x.flags has the flags of another configuration"), "{told}");
     let comment = "kind=kubelet-config key=kubelet pool=a sequence=7 expires=2030-01-01T00:00:00Z merge=overlay \
-                   acknowledge=none courtesy=none files=";
+                   acknowledge=none courtesy=none confirm=none files=";
     let flags = sha256(b"--v=4\n");
     let comment = Comment::parse(&format!("{comment}kubelet.flags:{flags},x.flags:{flags}")).unwrap();
-    let what = Signable { key: "kubelet", data: &more, merge: "overlay", acknowledge: None, courtesy: None };
+    let what = Signable {
+        key: "kubelet",
+        data: &more,
+        merge: "overlay",
+        acknowledge: None,
+        courtesy: None,
+        confirm_within: None,
+    };
     assert!(comment.check(&what).unwrap_err().contains("key x.flags"), "signed or not");
 }
 
@@ -396,7 +413,7 @@ fn who_need_not_sign_and_who_takes_over() {
 #[test]
 fn trusted_comments() {
     const COMMENT: &str = "kind=kubelet-config key=kubelet pool=a sequence=7 expires=2030-01-01T00:00:00Z merge=replace \
-                           acknowledge=pods,maxPods courtesy=10m files=none";
+                           acknowledge=pods,maxPods courtesy=10m confirm=30m files=none";
     assert!(Comment::parse(COMMENT).is_ok());
     for (from, to, why) in [
         ("kind=kubelet-config", "kind=image", "must be kubelet-config"),
@@ -406,6 +423,8 @@ fn trusted_comments() {
         ("key=kubelet", "key=../x", "such as kubelet"),
         ("courtesy=10m ", "", "courtesy= is missing"),
         ("courtesy=10m", "courtesy=", "none, or a duration"),
+        ("confirm=30m ", "", "confirm= is missing"),
+        ("confirm=30m", "confirm=", "none, or a duration"),
         ("pool=a", "pool=a pool=a", "twice"),
         ("pool=a", "pool=A", "no name of a pool"),
         ("pool=a", "pool=a  ", "none of its entries"),

@@ -101,6 +101,18 @@ fn what_no_kubelet_starts_with_is_a_fault() {
     );
 }
 
+/// From 1.29 to 1.31 drop-ins are read as of any kind.
+#[test]
+fn of_which_kind_a_drop_in_is_follows_the_version() {
+    let fault = |text: &str, minor| DropIn::new("/a.conf", text).fault(Some(minor)).is_some();
+    let of = |text: &str| [28, 29, 31, 32].map(|minor| fault(text, minor));
+    assert_eq!(of(HEAD), [false; 4]);
+    assert_eq!(of("kind: Pod\n"), [true, false, false, true]);
+    for text in ["maxPods: 1\n", "kind: ''\n", "kind: [\n"] {
+        assert_eq!(of(text), [true; 4], "{text}");
+    }
+}
+
 #[test]
 fn of_a_drop_in_the_first_document_counts() {
     let out = rendered(None, HEAD, Some(&format!("{HEAD}maxPods: 70\nnoSuchField: 1\n---\nmaxPods: [\n"))).unwrap();

@@ -11,7 +11,7 @@ use crate::api::nodes;
 use crate::commands::configuration::{self, InForce};
 use crate::fleet::node::NodeRow;
 use crate::{Context, Failure, output};
-use kubelet_config::{hazard, schema};
+use kubelet_config::{effective, hazard, schema};
 
 /// Options of `capture`.
 #[derive(Debug, Args)]
@@ -74,6 +74,9 @@ async fn flags(client: &Client, node: &str) -> Result<String, Failure> {
 fn text(node: &str, value: &Value) -> Result<String, Failure> {
     let mut rest = value.clone();
     let mut head = format!("# What the kubelet of node {node} ran with, from its /configz.\n");
+    if effective::chose_certificate(value) && effective::drop_certificate(&mut rest) {
+        head += "# Left out: tlsCertFile and tlsPrivateKeyFile. The kubelet chose them itself at its start.\n";
+    }
     for field in ["apiVersion", "kind"] {
         if let Some(Value::String(word)) = rest.as_object_mut().and_then(|fields| fields.remove(field)) {
             head = format!("{head}{field}: {word}\n");
@@ -119,6 +122,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// Pushed, they would be somebody's setting, which shipped policies deny.
+    #[test]
+    fn a_certificate_that_the_kubelet_chose_is_left_out() {
+        let value =
+            json!({"kind": "K", "maxPods": 1, "tlsCertFile": "/p/kubelet.crt", "tlsPrivateKeyFile": "/p/kubelet.key"});
+        let chosen = text("n", &value).unwrap();
+        assert!(chosen.contains("# Left out: tlsCertFile") && chosen.ends_with("kind: K\nmaxPods: 1\n"), "{chosen}");
+        let named = text("n", &json!({"tlsCertFile": "/p/a.crt", "tlsPrivateKeyFile": "/p/a.key"})).unwrap();
+        assert!(named.contains("tlsCertFile: /p/a.crt") && !named.contains("Left out"), "{named}");
+    }
 
     #[test]
     fn credentials_are_masked() {

@@ -127,8 +127,8 @@ impl Options {
         let text = configuration::read_file(path)?;
         let comment = policy::Comment::of_file(&text).map_err(fail)?;
         let merge = if self.overlay { Merge::Overlay } else { Merge::Replace };
-        let (merge, acknowledge, courtesy) = (merge.as_str(), None, None);
-        let pushed = policy::Signable { key: &self.key, data, merge, acknowledge, courtesy };
+        let (merge, acknowledge, courtesy, confirm_within) = (merge.as_str(), None, None, None);
+        let pushed = policy::Signable { key: &self.key, data, merge, acknowledge, courtesy, confirm_within };
         comment.check(&pushed).map_err(fail)?;
         if u64::try_from(now()).is_ok_and(|now| now >= comment.expires) {
             return Err(fail("trusted comment: expires= is over: sign it again".to_owned()));

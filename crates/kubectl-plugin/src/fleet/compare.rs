@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::field_paths::{at, clean, paths, settle_paths};
-use kubelet_config::effective::{self, Sources};
+use kubelet_config::effective::{self, SERVING_CERTIFICATE, Sources};
 use kubelet_config::flags::{FlagOverrides, KubeletArgs};
 use kubelet_config::hazard::defaults::depends_on_node;
 use kubelet_config::hazard::{self, Change, Impact};
@@ -72,8 +72,8 @@ impl NodeFacts {
 pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
     let mut notes = Vec::new();
     let (old, new) = match (from.kind, to.kind) {
-        (Kind::Running(_), Kind::Written(merge)) => (from.value.clone(), on(&from.value, &to.value, merge, facts)),
-        (Kind::Written(merge), Kind::Running(_)) => (on(&to.value, &from.value, merge, facts), to.value.clone()),
+        (Kind::Running(_), Kind::Written(_)) => (from.value.clone(), on(from, to, facts)),
+        (Kind::Written(_), Kind::Running(_)) => (on(to, from, facts), to.value.clone()),
         _ => (from.value.clone(), to.value.clone()),
     };
     let minor = |kind: Kind| if let Kind::Running(minor) = kind { minor } else { None };
@@ -93,14 +93,22 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
                 "one of them is an overlay, laid over each node's local file: compare it with a NODE to see what comes out".to_owned(),
             );
         }
-        let goes_by = |side: &Side, value: &Value| match side.kind {
-            Kind::Running(minor) => effective::reported(value, minor.or(any)),
-            Kind::Written(_) => {
-                let args = KubeletArgs::default().with(side.flags.as_ref().unwrap_or(&FlagOverrides::default()));
-                effective::value(&effective::layers(&Sources::of(value, &[], &args)), any)
+        let goes_by = |side: &Side, other: &Side, value: &Value| {
+            let args = KubeletArgs::default().with(side.flags.as_ref().unwrap_or(&FlagOverrides::default()));
+            match side.kind {
+                Kind::Running(minor) => effective::reported(value, minor.or(any)),
+                Kind::Written(Merge::Overlay) if is_running(other) => {
+                    effective::laid_over(&clean(&other.value), value, &args, any)
+                }
+                Kind::Written(_) => effective::value(&effective::layers(&Sources::of(value, &[], &args)), any),
             }
         };
-        (old, new) = (goes_by(from, &old), goes_by(to, &new));
+        (old, new) = (goes_by(from, to, &old), goes_by(to, from, &new));
+    }
+    if !names_certificate(from) && !names_certificate(to) {
+        for value in [&mut old, &mut new] {
+            effective::drop_certificate(value);
+        }
     }
     let mut changes = hazard::diff(&old, &new);
     if both_overlays {
@@ -153,13 +161,19 @@ pub(crate) fn compare(from: &Side, to: &Side, facts: &NodeFacts) -> Comparison {
     Comparison { changes, impacts, open: open.into_iter().map(|change| change.field).collect(), notes }
 }
 
-/// What a payload comes to where this runs.
-fn on(running: &Value, payload: &Value, mode: Merge, facts: &NodeFacts) -> Value {
-    let payload = settle_paths(payload, running);
-    if mode == Merge::Overlay {
-        let mut value = running.clone();
-        merge(&mut value, &payload);
-        return value;
+/// True if somebody set the serving certificate, and not the kubelet itself.
+fn names_certificate(side: &Side) -> bool {
+    let is_set = |field: &str| side.value.get(field).is_some_and(|value| !value.is_null() && value != "");
+    let is_chosen = matches!(side.kind, Kind::Running(_)) && effective::chose_certificate(&side.value);
+    !is_chosen && SERVING_CERTIFICATE.into_iter().any(is_set)
+}
+
+/// A payload where this runs: an overlay as it is, any other with the gates that stay.
+fn on(running: &Side, payload: &Side, facts: &NodeFacts) -> Value {
+    let (running, mode) = (&running.value, payload.kind);
+    let payload = settle_paths(&payload.value, running);
+    if mode == Kind::Written(Merge::Overlay) {
+        return payload;
     }
     let mut value = Value::Object(serde_json::Map::new());
     let gates = running.get("featureGates").and_then(Value::as_object).into_iter().flatten();
@@ -219,6 +233,8 @@ fn left_out(old: &Value, new: &Value, known: &[Change]) -> Vec<Change> {
 
 #[cfg(test)]
 mod tests {
+    use kubelet_config::hazard::defaults::defaulted;
+
     use super::*;
 
     fn running(value: Value) -> Side {
@@ -233,13 +249,14 @@ mod tests {
         comparison.changes.iter().map(|change| change.field.as_str()).collect()
     }
 
-    /// As a v1.20.2 kubelet answers, shortened.
+    /// As a v1.20.2 kubelet answers, with all of its defaults.
     fn configz() -> Value {
-        json!({"maxPods": 110, "eventRecordQPS": 5, "eventBurst": 10, "serializeImagePulls": true, "evictionHard": {
+        let set = json!({"maxPods": 110, "eventRecordQPS": 5, "eventBurst": 10, "serializeImagePulls": true, "evictionHard": {
             "memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%"},
             "syncFrequency": "1m0s", "clusterDomain": "cluster.local", "cgroupDriver": "systemd",
             "nodeStatusReportFrequency": "5m0s", "nodeStatusUpdateFrequency": "10s",
-            "authentication": {"x509": {"clientCAFile": "/v/checkpoints/u/1/ca.crt"}}})
+            "authentication": {"x509": {"clientCAFile": "/v/checkpoints/u/1/ca.crt"}}});
+        defaulted(&set, Some(20))
     }
 
     #[test]
@@ -258,13 +275,58 @@ mod tests {
         later["logging"] =
             json!({"format": "text", "flushFrequency": "5s", "options": {"json": {"infoBufferSize": "0"}}});
         later["singleProcessOOMKill"] = json!(false);
-        (later["eventRecordQPS"], later["eventBurst"]) = (json!(50), json!(100));
-        let later = Side { kind: Kind::Running(Some(33)), ..running(later) };
+        for (field, value) in [("eventRecordQPS", 50), ("eventBurst", 100), ("kubeAPIQPS", 50), ("kubeAPIBurst", 100)] {
+            later[field] = json!(value);
+        }
+        let later = Side { kind: Kind::Running(Some(33)), ..running(defaulted(&later, Some(33))) };
         let comparison = compare(&later, &to, &NodeFacts::default());
         assert_eq!(
             (fields(&comparison), comparison.open.as_slice()),
             (vec![], ["singleProcessOOMKill".to_owned()].as_slice())
         );
+    }
+
+    /// `/configz` leaves out what is zero by a flag: an overlay keeps it, what replaces has the default.
+    #[test]
+    fn what_a_flag_sets_to_zero_is_zero() {
+        let mut node = configz();
+        node.as_object_mut().unwrap().remove("maxPods");
+        let node = running(node);
+        let of = |payload: Value, merge| {
+            let mut changes = compare(&node, &written(payload, merge), &NodeFacts::default()).changes;
+            changes.retain(|change| ["maxPods", "podsPerCore", "syncFrequency"].contains(&change.field.as_str()));
+            changes.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(of(json!({}), Merge::Replace), ["maxPods: 0 → 110"]);
+        assert_eq!(of(json!({"maxPods": 7}), Merge::Replace), ["maxPods: 0 → 7"]);
+        assert_eq!(of(json!({}), Merge::Overlay), [""; 0]);
+        // In a file zero is not set, and null is none.
+        assert_eq!(of(json!({"maxPods": 0}), Merge::Overlay), ["maxPods: 0 → 110"]);
+        assert_eq!(of(json!({"maxPods": null}), Merge::Overlay), ["maxPods: 0 → 110"]);
+        assert_eq!(of(json!({"syncFrequency": null, "podsPerCore": 3}), Merge::Overlay), ["podsPerCore: unset → 3"]);
+        let to = Side {
+            flags: Some(FlagOverrides::parse("--max-pods=0").unwrap()),
+            ..written(json!({"maxPods": 0}), Merge::Overlay)
+        };
+        assert_eq!(compare(&node, &to, &NodeFacts::default()).changes, []);
+    }
+
+    /// It is nobody's setting, until somebody sets it.
+    #[test]
+    fn a_certificate_that_the_kubelet_chose_is_no_change() {
+        let mut node = configz();
+        (node["tlsCertFile"], node["tlsPrivateKeyFile"]) = (json!("/p/kubelet.crt"), json!("/p/kubelet.key"));
+        let mut payload = configz();
+        payload["authentication"]["x509"]["clientCAFile"] = json!("ca.crt");
+        let diff = |from: &Side, to: &Side| compare(from, to, &NodeFacts::default()).changes.len();
+        let (node, bare) = (running(node), running(configz()));
+        for merge in [Merge::Replace, Merge::Overlay] {
+            assert_eq!(diff(&node, &written(payload.clone(), merge)), 0);
+        }
+        assert_eq!((diff(&node, &bare), diff(&bare, &node)), (0, 0));
+        (payload["tlsCertFile"], payload["tlsPrivateKeyFile"]) = (json!("/p/a.crt"), json!("/p/a.key"));
+        let to = written(payload, Merge::Replace);
+        assert_eq!((diff(&node, &to), diff(&to, &node)), (2, 2));
     }
 
     #[test]

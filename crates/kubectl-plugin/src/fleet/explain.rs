@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::field_paths::{at, clean, paths, settle_paths};
 use super::node::winning_flag;
-use kubelet_config::effective;
+use kubelet_config::effective::{self, SERVING_CERTIFICATE};
 use kubelet_config::flags::{FlagOverrides, KubeletArgs, Setting};
 use kubelet_config::hazard;
 use kubelet_config::merge::merge;
@@ -80,10 +80,15 @@ pub(crate) fn explain(configz: &Value, given: Option<AppliedConfigMap<'_>>, mino
     let empty = Value::Object(serde_json::Map::new());
     let named =
         |changes: Vec<hazard::Change>| -> BTreeSet<String> { changes.into_iter().map(|change| change.field).collect() };
-    let (defaults, running) = (effective::of_file(&empty, minor), effective::reported(configz, minor));
+    let mut set_by_somebody = configz.clone();
+    let has_one = |payload: &Value| SERVING_CERTIFICATE.into_iter().any(|field| payload.get(field).is_some());
+    if effective::chose_certificate(configz) && !payload.as_ref().is_some_and(has_one) {
+        effective::drop_certificate(&mut set_by_somebody);
+    }
+    let (defaults, running) = (effective::of_file(&empty, minor), effective::reported(&set_by_somebody, minor));
     let set = named(hazard::diff(&defaults, &running));
     // As it would be if nothing but the ConfigMap had a say in what the ConfigMap sets.
-    let mut meant = configz.clone();
+    let mut meant = set_by_somebody;
     if let Some(payload) = &payload {
         merge(&mut meant, payload);
     }
@@ -129,6 +134,7 @@ mod tests {
     fn configz() -> Value {
         json!({"maxPods": 50, "syncFrequency": "1m0s", "clusterDomain": "x", "featureGates": {"A": true, "B": true},
             "evictionHard": {"memory.available": "1Gi"}, "kubeReserved": {"cpu": "1"}, "eventRecordQPS": 5,
+            "tlsCertFile": "/p/kubelet.crt", "tlsPrivateKeyFile": "/p/kubelet.key",
             "authentication": {"anonymous": {"enabled": false}, "x509": {"clientCAFile": "/v/1/ca.crt"}}})
     }
 
@@ -164,6 +170,7 @@ mod tests {
             ("authentication.x509.clientCAFile", Provenance::ConfigMap),
             ("authentication.anonymous.enabled", Provenance::Default),
             ("podPidsLimit", Provenance::Overridden),
+            ("tlsCertFile", Provenance::Default),
         ] {
             assert_eq!(of(&origins, field), from, "{field}");
         }

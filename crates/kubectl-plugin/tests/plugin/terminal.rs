@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use kubelet_config::hazard::defaults::defaulted;
 use kubelet_config::preflight::{ANSWER_ANNOTATION, PreflightResult, PreflightStatus, REQUEST_ANNOTATION};
 use serde_json::{Value, json};
 
@@ -61,7 +62,8 @@ fn pool() -> Bench {
     put("ip-10-0-114-7.eu-central-1.compute.internal", node(Some(POOL), Some(&failed), "Rejected", WORDS));
     put("ip-10-0-114-9.eu-central-1.compute.internal", node(Some(POOL), None, "", ""));
     bench.server.patch_config_map("kubelet-config", "pool-memory-optimised-9c4w7d82px", json!({"immutable": true}));
-    bench.server.set_configz(NODE, configz());
+    // Of a known version what is left out is zero.
+    bench.server.set_configz(NODE, defaulted(&configz(), Some(20)));
     bench.server.put_event(
         "a",
         event(NODE, "Normal", "KubeletConfigChanged", &format!("Kubelet restarting to use {}", place())),
