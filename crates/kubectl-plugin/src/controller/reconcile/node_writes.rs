@@ -78,7 +78,11 @@ impl Reconciler {
         let begins = drain.cordon.iter().map(|node| (node, Some(pool)));
         let (node, pool) = ends.chain(begins).find(|(node, _)| !tried.contains(*node))?;
         tried.insert(node.clone());
-        Some(write_cordon(&self.client, &self.nodes, &self.guard, node, pool).await.map_err(Into::into))
+        let written = write_cordon(&self.client, &self.nodes, &self.guard, node, pool).await;
+        if written.is_err() {
+            self.nodes.refused(node); // it keeps no other one back
+        }
+        Some(written.map_err(Into::into))
     }
 
     /// Takes the pool's startup taint from a Node, whatever its effects. Taints are one list, so the write holds for the

@@ -8,14 +8,14 @@
 //! | `Unsupervised` | says nothing of its configuration ten minutes after it joined | none | nothing | while not Ready | does not wait |
 //! | `Held` | an operator on it holds | none | nothing | while not Ready or in flight | does not wait |
 //! | `Bad` | rejected the revision, or rolled it back | takes the revision back | the current revision | while not Ready | does not wait |
-//! | `Lost` | is not Ready for a minute, or has not finished the revision in time | by silence, which stops | after the canaries the revision, if its supervisor answers; the current one, if it hangs with another | while not Ready or in flight | does not wait |
+//! | `Lost` | is not Ready for a minute, or has not finished the revision in time | by silence that began with it, which stops | after the canaries the revision, if its supervisor answered and no more Nodes are out than `maxUnavailable`; the current one, if it hangs with another | while not Ready or in flight | does not wait |
 //! | `Done` | has finished the revision | takes its failure back | nothing | while not Ready | counts for it |
 //! | `InFlight` | has the revision, and has not finished it | none | nothing | yes | waits |
 //! | `Unwritable` | refused the last write | none | a try every five minutes | while not Ready or in flight | does not wait |
 //! | `Refusing` | would not take the revision up, by its own kubelet's word | stops, before it goes to any Node | nothing | while not Ready or in flight | does not wait |
 //! | `Draining` | is being emptied for the revision | none | the revision, once it is empty | yes | waits |
 //! | `Asked` | has not answered yet what it would make of the revision | none | nothing, for two minutes | while not Ready or in flight | waits |
-//! | `Behind` | none of these | none | the revision, if it is Ready or its supervisor answers after the canaries | while not Ready or in flight | waits |
+//! | `Behind` | none of these | none | the revision, if it is Ready; the current one, if it hangs with another | while not Ready or in flight | waits |
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,9 @@ use jiff::Timestamp;
 use super::drain::{Cordon, Drain, NodeDrain};
 use super::node::{Given, PoolNode, PreflightAnswer, Progress, request};
 use super::renderings::RevisionTarget;
+use super::revision::{HASH, is_made_for, is_of_revision};
 use super::types::Proof;
+use kubelet_config::source::ConfigMapRef;
 
 /// A Node may be not Ready for so long. A kubelet that starts says so for some seconds, and the supervisor itself puts a Node
 /// without contact back after 90 s.
@@ -67,6 +69,8 @@ pub(crate) struct Measure<'a> {
     /// When all had been asked.
     pub(crate) asked_at: Option<Timestamp>,
     pub(crate) pool: &'a str,
+    /// What all had, now and before.
+    pub(crate) had: Vec<&'a String>,
     pub(crate) drains: &'a BTreeMap<String, NodeDrain>,
 }
 
@@ -128,22 +132,24 @@ impl Class {
         self.is_waited_for() || matches!(self, Self::Bad | Self::Done)
     }
 
-    /// Whether this Node is given a revision that it does not have. `is_known`: all had it. `is_open`: its canaries are done.
+    /// Whether this Node is given a revision that it does not have. `is_known`: all had it. `is_open`: its canaries are done, and so few
+    /// Nodes are out that it is no outage: what a Node said before that tells nothing of the way back.
     pub(crate) fn gets(self, node: &PoolNode, revision: &Measure<'_>, is_known: bool, is_open: bool) -> bool {
-        let hangs = is_known && node.is_in_flight(revision.proof);
+        let hangs = is_known && revision.is_left_with(node);
         let speaks = is_open && !is_known && revision.answer(node) == Some(&PreflightAnswer::Valid);
         match self {
-            Self::Behind | Self::Draining => node.ready || hangs || speaks,
+            Self::Behind | Self::Draining => node.ready || hangs,
             Self::Lost => hangs || speaks,
             _ => false,
         }
     }
 
     /// Whether its silence stops the revision that it has. One that got it to come back, or because it joined, was away before;
-    /// one that cannot sync, or that waits, says why.
-    pub(crate) fn is_silent_vote(self, node: &PoolNode, target: &RevisionTarget<'_>) -> bool {
-        let was_well = target.is_on(node) && matches!(node.given, Some(Given::Canary | Given::Wave));
-        self == Self::Lost && was_well && !node.cannot_sync && !node.waits
+    /// one that cannot sync, or that waits, says why. One that was away before the revision was tried is no news of it.
+    pub(crate) fn is_silent_vote(self, node: &PoolNode, revision: &Measure<'_>, now: Timestamp) -> bool {
+        let was_well = revision.target.is_on(node) && matches!(node.given, Some(Given::Canary | Given::Wave));
+        let is_news = node.ready || node.lasts.unready <= revision.tried(now);
+        self == Self::Lost && was_well && is_news && !node.cannot_sync && !node.waits
     }
 }
 
@@ -157,8 +163,28 @@ impl Measure<'_> {
 
     /// Until it has had its time. A revision that is tried again gives it all its time again.
     pub(crate) fn time_left(&self, node: &PoolNode, now: Timestamp) -> Duration {
-        let tried = Duration::try_from(now.duration_since(self.started_at)).unwrap_or_default();
-        self.node_timeout.saturating_sub(node.lasts.updating.min(tried))
+        self.node_timeout.saturating_sub(node.lasts.updating.min(self.tried(now)))
+    }
+
+    /// For how long it is tried; times of Nodes are whole seconds.
+    fn tried(&self, now: Timestamp) -> Duration {
+        Duration::from_secs(u64::try_from(now.as_second() - self.started_at.as_second()).unwrap_or_default())
+    }
+
+    /// It was given it in this try.
+    pub(crate) fn gave(&self, node: &PoolNode) -> bool {
+        let is_new = |at: Timestamp| at.as_second() >= self.started_at.as_second();
+        self.target.is_on(node) && node.assigned_at.is_some_and(is_new)
+    }
+
+    /// It does not get well with another revision, which has not become current: that may be what keeps it from it.
+    pub(crate) fn is_left_with(&self, node: &PoolNode) -> bool {
+        let is_of = |desired: &ConfigMapRef, revision: &String| is_of_revision(desired, revision, &desired.namespace);
+        let never_current = node.desired.as_ref().is_some_and(|desired| {
+            let made = desired.name.get(..desired.name.len().min(self.pool.len() + HASH)).unwrap_or_default();
+            is_made_for(self.pool, made) && !self.had.iter().any(|revision| is_of(desired, revision))
+        });
+        node.is_in_flight(self.proof) || (!node.ready && never_current && !self.target.is_on(node))
     }
 
     /// What it says of this revision.

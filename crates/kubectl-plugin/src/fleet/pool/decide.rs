@@ -155,8 +155,10 @@ impl<'a> Rollout<'a> {
         rollout.classes = rollout.classified(&rollout.measure(update, pool.status));
         let own = rollout.classes.iter().filter(|(node, _)| !members.joins(node));
         rollout.canaries = Canaries::new(strategy, own);
-        let is_wave = |node: &&'a PoolNode| node.given == Some(Given::Wave) && update.is_on(node);
-        rollout.canaries_are_done = rollout.canaries.are_done() || members.own.iter().any(is_wave);
+        let measure = rollout.measure(update, pool.status);
+        let is_wave = |node: &&'a PoolNode| node.given == Some(Given::Wave) && measure.gave(node);
+        let has_waves = members.own.iter().any(is_wave);
+        rollout.canaries_are_done = rollout.canaries.are_done() || has_waves;
         rollout.preflight = Preflight::new(&rollout.classes, &rollout.measure(update, pool.status), cluster.now);
         rollout
     }
@@ -174,6 +176,7 @@ impl<'a> Rollout<'a> {
             request: request(&target.reference),
             asked_at: self.trial.asked_at.as_deref().and_then(time),
             pool: self.pool.name,
+            had: self.pool.status.history.iter().chain(&self.pool.status.current_revision).collect(),
             drains: self.cluster.drains,
         }
     }
@@ -207,7 +210,9 @@ impl<'a> Rollout<'a> {
         if matches!(rollout.phase, RolloutPhase::Waiting | RolloutPhase::Ended) {
             return None;
         }
-        let given = self.members.own.iter().filter(|node| self.update.is_on(node)).map(|node| node.assigned_at);
+        // Nodes that join say nothing of how the others get on.
+        let is_given = |node: &&&PoolNode| self.update.is_on(node) && node.given != Some(Given::Joined);
+        let given = self.members.own.iter().filter(is_given).map(|node| node.assigned_at);
         let since = given.chain([rollout.phase_since.parse().ok()]).flatten().max()?;
         let passed = Duration::try_from(self.cluster.now.duration_since(since)).unwrap_or_default();
         Some(Duration::from_secs(self.strategy.progress_deadline_seconds.into()).saturating_sub(passed))

@@ -299,6 +299,11 @@ impl PoolNode {
         self.desired.is_none() && !self.reported.is_empty()
     }
 
+    /// The same, and somebody is there who says how far it is; or may be, for it joined a moment ago.
+    pub(crate) fn is_on_its_way(&self, proof: Proof, now: Timestamp) -> bool {
+        self.is_in_flight(proof) && (self.is_managed || self.is_young(now))
+    }
+
     /// It is assigned something, by whomever, and has not finished it. One for which that is bad runs its last known good.
     pub(crate) fn is_in_flight(&self, proof: Proof) -> bool {
         self.desired.is_some() && !self.is_done(proof) && !matches!(self.progress, Progress::Bad(_))

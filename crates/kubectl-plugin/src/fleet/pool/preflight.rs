@@ -31,8 +31,10 @@ impl Preflight {
     /// Nodes that are not Ready are asked, and not waited for: one that answers may need the revision to come back.
     pub(crate) fn new(nodes: &[(&PoolNode, Class)], revision: &Measure<'_>, now: Timestamp) -> Self {
         let mut preflight = Self::default();
+        // They would not get it, whatever they say.
+        let is_left_out = |class: Class| matches!(class, Class::Leaving | Class::Held | Class::Unsupervised);
         for (node, class) in nodes.iter().filter(|(node, _)| revision.asks && !revision.target.is_on(node)) {
-            let Some(to) = revision.target.of(node).filter(|_| *class != Class::Leaving) else { continue };
+            let Some(to) = revision.target.of(node).filter(|_| !is_left_out(*class)) else { continue };
             if node.has_supervisor && !node.unwritable && !revision.is_asked(node) {
                 preflight.ask.push(Question { node: node.name.clone(), of: Some(to.clone()) });
             }

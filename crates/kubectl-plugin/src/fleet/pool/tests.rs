@@ -8,6 +8,7 @@ mod expressions;
 mod jitter;
 mod joined;
 mod leave;
+mod outages;
 mod promises;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -166,6 +167,7 @@ impl World {
 
     /// It is not Ready for so long, and was given what it has before.
     fn dies(&mut self, name: &str, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
         let node = self.at(name);
         (node.ready, node.lasts.unready, node.lasts.updating) =
             (false, Duration::from_secs(seconds), Duration::from_secs(seconds));

@@ -32,7 +32,7 @@ impl<'a> Members<'a> {
     pub(super) fn new(pool: &'a Pool<'a>, cluster: &Cluster<'a>) -> Self {
         let is_busy = |node: &PoolNode| {
             let is_away = !node.ready || node.cordoned_for().is_some() || cluster.static_pods.contains_key(&node.name);
-            is_away || node.is_in_flight(Proof::Proven) || is_waited_for(node)
+            is_away || node.is_on_its_way(Proof::Proven, cluster.now) || is_waited_for(node)
         };
         let is_selected = |node: &PoolNode| {
             let mut specs = cluster.pools.iter().map(|(_, spec)| spec).chain([pool.spec]);

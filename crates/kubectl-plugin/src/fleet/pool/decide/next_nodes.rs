@@ -55,8 +55,7 @@ impl<'a> Rollout<'a> {
         let measure = self.measure(current, status);
         let hangs = |node: &&PoolNode| {
             let is_superseded = !self.update.is_on(node) && !current.is_on(node);
-            let is_free = is_superseded && !node.ready && node.is_in_flight(self.strategy.proof);
-            is_free && class(node, &measure, self.cluster.now).gets(node, &measure, true, true)
+            is_superseded && !node.ready && class(node, &measure, self.cluster.now).gets(node, &measure, true, true)
         };
         let hanging = self.members.one_control_plane_at_a_time(self.members.own.iter().copied().filter(hangs));
         hanging.filter_map(|node| NodeAssignment::of(current, node, Given::Back)).collect()
@@ -111,7 +110,7 @@ impl<'a> Rollout<'a> {
     /// One that joined has no pods yet: it counts only with what it is given later.
     pub(super) fn counts_as_unavailable(&self, node: &PoolNode, proof: Proof) -> bool {
         let is_fresh = self.members.joins(node) || self.members.has_joined(node);
-        !is_fresh && (!node.ready || node.is_in_flight(proof))
+        !is_fresh && (!node.ready || node.is_on_its_way(proof, self.cluster.now))
     }
 
     /// Why none of these can go.

@@ -61,12 +61,13 @@ impl Rollout<'_> {
 
     /// Only its own proof takes a Node out again: neither does its end, nor that of its Node object.
     fn record_failures(&self, rollout: &mut RolloutStatus) {
+        let measure = self.measure(self.update, self.pool.status);
         let failures = &mut rollout.failures;
         for (node, class) in &self.classes {
             let known = failures.iter().position(|failure| failure.uid == node.uid);
             let kind = match class {
                 Class::Bad => FailureKind::Bad,
-                _ if class.is_silent_vote(node, self.update) => FailureKind::Silent,
+                _ if class.is_silent_vote(node, &measure, self.cluster.now) => FailureKind::Silent,
                 Class::Done => {
                     known.map(|at| failures.remove(at));
                     continue;
@@ -113,7 +114,14 @@ impl Rollout<'_> {
             _ => class.is_behind() && !self.members.joins(node),
         };
         let is_awaited = self.classes.iter().any(is_open);
-        let is_done_by_one = self.classes.iter().any(|(_, class)| *class == Class::Done);
-        self.members.shared.is_empty() && is_done_by_one && self.canaries.are_done() && !is_awaited
+        let count = |wanted: Class| self.classes.iter().filter(|(_, class)| *class == wanted).count();
+        // What a policy or an API server keeps from many Nodes, all do not have.
+        let is_kept_from_many = count(Class::Unwritable) >= self.most_failures().max(1);
+        let revision = revision_name(&self.update.reference);
+        let is_approved = !self.strategy.pause_after_canaries
+            || self.pool.approved == Some(revision.as_str())
+            || count(Class::Done) == self.classes.len();
+        let is_proven = count(Class::Done) > 0 && self.canaries.are_done() && is_approved;
+        self.members.shared.is_empty() && is_proven && !is_awaited && !is_kept_from_many
     }
 }

@@ -22,6 +22,7 @@ fn classes_come_in_their_order() {
         request: request(&target.reference),
         asked_at: None,
         pool: "pool-a",
+        had: Vec::new(),
         drains: &drains,
     };
     let now = world.now + Duration::from_secs(3600);

@@ -11,7 +11,7 @@ use crate::fleet::assign::ASSIGNED;
 const SECOND: fn(u64) -> Duration = Duration::from_secs;
 
 /// All have proven a revision, and the next one is in its waves.
-fn in_waves(count: usize, rollout: &Value) -> (World, ConfigMapRef, ConfigMapRef) {
+pub(super) fn in_waves(count: usize, rollout: &Value) -> (World, ConfigMapRef, ConfigMapRef) {
     let mut world = World::new(count, json!({"rollout": rollout}));
     world.prove_all();
     let old = world.update();
@@ -244,7 +244,7 @@ fn p9_canaries_that_die_after_their_trial_stop_the_wave() {
     let canaries = world.settle();
     world.prove();
     for name in &canaries {
-        world.dies(name, 3600);
+        world.dies(name, 600);
     }
     assert!(world.settle().is_empty());
     assert_eq!((world.ready(), world.with(&world.update())), (("False", "NodesSilent"), 5));
