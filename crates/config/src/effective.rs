@@ -306,14 +306,16 @@ fn has_null(value: &Value) -> bool {
 /// The fields that name a serving certificate and its key.
 pub const SERVING_CERTIFICATE: [&str; 2] = ["tlsCertFile", "tlsPrivateKeyFile"];
 
-/// True if the kubelet that says this chose its serving certificate itself. Where nobody names one, it makes `kubelet.crt` in its
-/// `--cert-dir`, and says so from then on (`InitializeTLS`, cmd/kubelet/app/server.go, v1.20.2 and v1.36).
+/// The default of `--cert-dir`.
+const CERTIFICATES: [&str; 2] = ["/var/lib/kubelet/pki/kubelet.crt", "/var/lib/kubelet/pki/kubelet.key"];
+
+/// True if the kubelet that says this goes by the certificate that it goes by where nobody names one: `kubelet.crt` in its `--cert-dir`,
+/// which it makes unless it is there (`InitializeTLS`, cmd/kubelet/app/server.go, v1.20.2 and v1.36). In another directory the same name
+/// may be somebody's certificate, and nobody can tell through the API server.
 #[must_use]
 pub fn chose_certificate(configz: &Value) -> bool {
-    let [certificate, key] = SERVING_CERTIFICATE.map(|field| configz.get(field).and_then(Value::as_str));
-    let dir = certificate.and_then(|path| path.strip_suffix("/kubelet.crt"));
-    let is_pair = dir.is_some() && dir == key.and_then(|path| path.strip_suffix("/kubelet.key"));
-    is_pair && configz.get("serverTLSBootstrap") != Some(&true.into())
+    let named = SERVING_CERTIFICATE.map(|field| configz.get(field).and_then(Value::as_str));
+    named == CERTIFICATES.map(Some) && configz.get("serverTLSBootstrap") != Some(&true.into())
 }
 
 /// Takes the serving certificate out; true if it was there.

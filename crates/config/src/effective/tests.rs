@@ -125,11 +125,12 @@ fn a_certificate_that_the_kubelet_chose() {
     let of = |cert: &str, key: &str, bootstrap: bool| {
         chose_certificate(&json!({"tlsCertFile": cert, "tlsPrivateKeyFile": key, "serverTLSBootstrap": bootstrap}))
     };
-    assert!(of("/p/kubelet.crt", "/p/kubelet.key", false));
+    assert!(of("/var/lib/kubelet/pki/kubelet.crt", "/var/lib/kubelet/pki/kubelet.key", false));
     for (cert, key, bootstrap) in [
-        ("/p/kubelet.crt", "/p/kubelet.key", true),
-        ("/p/kubelet.crt", "/q/kubelet.key", false),
+        ("/var/lib/kubelet/pki/kubelet.crt", "/var/lib/kubelet/pki/kubelet.key", true),
+        ("/var/lib/kubelet/pki/kubelet.crt", "/q/kubelet.key", false),
         ("/p/node.crt", "/p/node.key", false),
+        ("/p/kubelet.crt", "/p/kubelet.key", false),
         ("", "", false),
     ] {
         assert!(!of(cert, key, bootstrap), "{cert} {key} {bootstrap}");

@@ -126,8 +126,7 @@ mod tests {
     /// Pushed, they would be somebody's setting, which shipped policies deny.
     #[test]
     fn a_certificate_that_the_kubelet_chose_is_left_out() {
-        let value =
-            json!({"kind": "K", "maxPods": 1, "tlsCertFile": "/p/kubelet.crt", "tlsPrivateKeyFile": "/p/kubelet.key"});
+        let value = json!({"kind": "K", "maxPods": 1, "tlsCertFile": "/var/lib/kubelet/pki/kubelet.crt", "tlsPrivateKeyFile": "/var/lib/kubelet/pki/kubelet.key"});
         let chosen = text("n", &value).unwrap();
         assert!(chosen.contains("# Left out: tlsCertFile") && chosen.ends_with("kind: K\nmaxPods: 1\n"), "{chosen}");
         let named = text("n", &json!({"tlsCertFile": "/p/a.crt", "tlsPrivateKeyFile": "/p/a.key"})).unwrap();

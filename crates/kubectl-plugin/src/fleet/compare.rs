@@ -315,7 +315,8 @@ mod tests {
     #[test]
     fn a_certificate_that_the_kubelet_chose_is_no_change() {
         let mut node = configz();
-        (node["tlsCertFile"], node["tlsPrivateKeyFile"]) = (json!("/p/kubelet.crt"), json!("/p/kubelet.key"));
+        (node["tlsCertFile"], node["tlsPrivateKeyFile"]) =
+            (json!("/var/lib/kubelet/pki/kubelet.crt"), json!("/var/lib/kubelet/pki/kubelet.key"));
         let mut payload = configz();
         payload["authentication"]["x509"]["clientCAFile"] = json!("ca.crt");
         let diff = |from: &Side, to: &Side| compare(from, to, &NodeFacts::default()).changes.len();

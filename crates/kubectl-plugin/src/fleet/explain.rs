@@ -134,7 +134,7 @@ mod tests {
     fn configz() -> Value {
         json!({"maxPods": 50, "syncFrequency": "1m0s", "clusterDomain": "x", "featureGates": {"A": true, "B": true},
             "evictionHard": {"memory.available": "1Gi"}, "kubeReserved": {"cpu": "1"}, "eventRecordQPS": 5,
-            "tlsCertFile": "/p/kubelet.crt", "tlsPrivateKeyFile": "/p/kubelet.key",
+            "tlsCertFile": "/var/lib/kubelet/pki/kubelet.crt", "tlsPrivateKeyFile": "/var/lib/kubelet/pki/kubelet.key",
             "authentication": {"anonymous": {"enabled": false}, "x509": {"clientCAFile": "/v/1/ca.crt"}}})
     }
 
