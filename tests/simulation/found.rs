@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::mutants::{self, Back, Defect, FoundBy, built, defects, hunted, needs as needed, number_of};
+use super::mutants::{Back, Defect, FoundBy, built, defects, hunted, needs as needed, number_of};
 use super::worlds::{self, Plan, on_all_cores};
 use testkit::sim::laws::Law;
 use testkit::sim::needs::Need;
@@ -98,7 +98,7 @@ pub const NEEDS: &str = "SIM_NEEDS";
 
 /// What these worlds are to have.
 pub fn needs() -> &'static [Need] {
-    mutants::worlds_of(&std::env::var(NEEDS).unwrap_or_default())
+    needed::of(&std::env::var(NEEDS).unwrap_or_default())
 }
 
 fn is_named(defect: &Defect, part: &str) -> bool {

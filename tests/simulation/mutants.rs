@@ -22,7 +22,6 @@ use super::worlds::{self, Plan, fits, on_all_cores};
 use list::MUTANTS;
 use testkit::built::forget_package;
 use testkit::sim::laws::{Heed, Law};
-use testkit::sim::needs::Need;
 
 /// A fault.
 pub struct Mutant {
@@ -75,12 +74,6 @@ pub fn number_of(defect: &Defect) -> Option<u64> {
         Back::Nothing(_) | Back::Elsewhere(_) => None,
     };
     number.map(|number| number as u64)
-}
-
-/// What the worlds of a mutant or a defect are to have, by its name: nothing, but where chance brings it too seldom.
-pub fn worlds_of(name: &str) -> &'static [Need] {
-    let directed = list::DIRECTED.iter().find(|(of, _)| *of == name).map(|(_, needs)| *needs);
-    directed.unwrap_or_else(|| needs::of(name))
 }
 
 /// What a build needs.

@@ -1,11 +1,6 @@
 //! The faults.
 
-use testkit::sim::behaviour::Behaviour::{CutsOff, DiesAfter, Good, Invalid};
 use testkit::sim::laws::Law;
-use testkit::sim::needs::Need::{
-    self, Api, Boot, Kill, Policy, Pressure, Put, Request, Rot, Runtime, Sleep, Stall, StandsStill, Unjudged, Wait,
-    Worker,
-};
 
 use super::Mutant;
 
@@ -20,24 +15,6 @@ pub const SHARED: &[(Law, &str)] = &[
     (Law::NothingLost, "with the record of last known good, what failed is lost as well, and what is damaged"),
     (Law::NotWhileAway, "a switch without a baseline does not converge in some worlds"),
     (Law::TrialEnds, "a trial that does not end does not converge either, in a world without faults"),
-];
-
-/// What the worlds of a mutant are to have, where chance would take some hundred of them to catch it.
-pub const DIRECTED: &[(&str, &[Need])] = &[
-    ("a stalled disk starts what the policy forbade since", &[Policy, Stall, Put(Good), Kill, Wait]),
-    ("nobody asks what a new policy says of what runs", &[Policy, Put(Good), Wait]),
-    ("nobody verifies the store", &[Rot, Put(Good), Wait]),
-    ("contact is not asked for", &[Put(CutsOff), Put(Good), Api]),
-    ("what is refused is tried", &[Put(Invalid), Put(Good)]),
-    ("a runtime that goes later is the configuration's affair", &[Put(Good), Wait, Runtime]),
-    ("an API server that is lost later is the configuration's affair", &[Put(Good), Wait, Api]),
-    ("boots have no limit", &[Put(CutsOff), Boot]),
-    ("a sleep counts as health", &[Sleep, Put(Good)]),
-    ("an exit that no worker saw is none", &[Put(Good), Put(DiesAfter(5)), Worker, Kill]),
-    ("a change that waits for the API server goes on asking as it did", &[StandsStill, Api, Put(Good)]),
-    ("a change does not wait for the end of a pressure", &[Pressure, Put(Good)]),
-    ("the runtime is the configuration's affair", &[Put(Good), Wait, Runtime]),
-    ("a request waits for an answer that never comes", &[Request, Unjudged]),
 ];
 
 /// All of them. Each law has one, and but for those above one that it alone catches.

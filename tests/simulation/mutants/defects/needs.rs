@@ -1,12 +1,12 @@
-//! What the worlds of a defect are to have, so that it can show.
+//! What the worlds of a defect, or of a law's mutant, are to have, so that it can show.
 #![allow(clippy::enum_glob_use, reason = "a table of names")]
 
 use testkit::sim::behaviour::Behaviour::*;
 use testkit::sim::needs::Need::{self, *};
 
-/// Of a defect, by its name.
+/// Of a defect or a mutant, by its name: nothing, but where chance brings it too seldom.
 pub fn of(id: &str) -> &'static [Need] {
-    NEEDS.iter().find(|(of, _)| *of == id).map_or(&[], |(_, needs)| needs)
+    NEEDS.iter().chain(DIRECTED).find(|(of, _)| *of == id).map_or(&[], |(_, needs)| needs)
 }
 
 pub const NEEDS: &[(&str, &[Need])] = &[
@@ -123,4 +123,22 @@ pub const NEEDS: &[(&str, &[Need])] = &[
     ("CI1469", &[Hang, Rot, Put(Good), Wait]),
     ("CI899189306187317431", &[Hang, Stall, Put(Good)]),
     ("CI967417698950578515", &[Streams, Put(Good), Full]),
+];
+
+/// What the worlds of a mutant are to have, where chance would take some hundred of them to catch it.
+pub const DIRECTED: &[(&str, &[Need])] = &[
+    ("a stalled disk starts what the policy forbade since", &[Policy, Stall, Put(Good), Kill, Wait]),
+    ("nobody asks what a new policy says of what runs", &[Policy, Put(Good), Wait]),
+    ("nobody verifies the store", &[Rot, Put(Good), Wait]),
+    ("contact is not asked for", &[Put(CutsOff), Put(Good), Api]),
+    ("what is refused is tried", &[Put(Invalid), Put(Good)]),
+    ("a runtime that goes later is the configuration's affair", &[Put(Good), Wait, Runtime]),
+    ("an API server that is lost later is the configuration's affair", &[Put(Good), Wait, Api]),
+    ("boots have no limit", &[Put(CutsOff), Boot]),
+    ("a sleep counts as health", &[Sleep, Put(Good)]),
+    ("an exit that no worker saw is none", &[Put(Good), Put(DiesAfter(5)), Worker, Kill]),
+    ("a change that waits for the API server goes on asking as it did", &[StandsStill, Api, Put(Good)]),
+    ("a change does not wait for the end of a pressure", &[Pressure, Put(Good)]),
+    ("the runtime is the configuration's affair", &[Put(Good), Wait, Runtime]),
+    ("a request waits for an answer that never comes", &[Request, Unjudged]),
 ];

@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use super::drain::{Cordon, Drain, NodeDrain};
 use super::node::{Given, PoolNode, PreflightAnswer, Progress, request};
 use super::renderings::RevisionTarget;
-use super::revision::{HASH, is_made_for, is_of_revision};
+use super::revision::{is_made_of, is_of_revision};
 use super::types::Proof;
 use kubelet_config::source::ConfigMapRef;
 
@@ -181,8 +181,7 @@ impl Measure<'_> {
     pub(crate) fn is_left_with(&self, node: &PoolNode) -> bool {
         let is_of = |desired: &ConfigMapRef, revision: &String| is_of_revision(desired, revision, &desired.namespace);
         let never_current = node.desired.as_ref().is_some_and(|desired| {
-            let made = desired.name.get(..desired.name.len().min(self.pool.len() + HASH)).unwrap_or_default();
-            is_made_for(self.pool, made) && !self.had.iter().any(|revision| is_of(desired, revision))
+            is_made_of(self.pool, &desired.name) && !self.had.iter().any(|revision| is_of(desired, revision))
         });
         node.is_in_flight(self.proof) || (!node.ready && never_current && !self.target.is_on(node))
     }

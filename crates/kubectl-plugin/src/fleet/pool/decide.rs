@@ -23,7 +23,7 @@ use super::node::{Given, PoolNode, request};
 use super::preflight::{Preflight, Question};
 use super::renderings::{NodeAssignment, RevisionTarget};
 use super::report::{self, PoolState, Preflighted};
-use super::revision::{HASH, RevisionFault, is_made_for, is_of_revision, revision_name};
+use super::revision::{RevisionFault, is_made_of, is_of_revision, revision_name};
 use super::types::{KubeletConfigPoolStatus, Proof, RolloutPhase, RolloutStatus, RolloutStrategy, max_unavailable};
 use super::windows::Windows;
 use kubelet_config::preflight::PreflightRequest;
@@ -152,12 +152,12 @@ impl<'a> Rollout<'a> {
             update,
             is_new,
         };
-        rollout.classes = rollout.classified(&rollout.measure(update, pool.status));
-        let own = rollout.classes.iter().filter(|(node, _)| !members.joins(node));
-        rollout.canaries = Canaries::new(strategy, own);
         let measure = rollout.measure(update, pool.status);
         let is_wave = |node: &&'a PoolNode| node.given == Some(Given::Wave) && measure.gave(node);
         let has_waves = members.own.iter().any(is_wave);
+        rollout.classes = rollout.classified(&measure);
+        let own = rollout.classes.iter().filter(|(node, _)| !members.joins(node));
+        rollout.canaries = Canaries::new(strategy, own);
         rollout.canaries_are_done = rollout.canaries.are_done() || has_waves;
         rollout.preflight = Preflight::new(&rollout.classes, &rollout.measure(update, pool.status), cluster.now);
         rollout
@@ -222,10 +222,9 @@ impl<'a> Rollout<'a> {
     fn questions(&self) -> Vec<Question> {
         let Pool { name, namespace, status, .. } = *self.pool;
         let is_of_pool = |request: &PreflightRequest| {
-            let made = &request.reference.name;
-            let made = made.get(..made.len().min(name.len() + HASH)).unwrap_or_default();
             let is_named = |revision: &String| is_of_revision(&request.reference, revision, namespace);
-            request.reference.namespace == namespace && (is_made_for(name, made) || status.revisions().any(is_named))
+            request.reference.namespace == namespace
+                && (is_made_of(name, &request.reference.name) || status.revisions().any(is_named))
         };
         let is_bad = status.bad_revisions.iter().any(|bad| bad.revision == revision_name(&self.update.reference));
         let measure = self.measure(self.update, status);

@@ -228,6 +228,11 @@ pub(crate) fn is_made_for(pool: &str, revision: &str) -> bool {
     hash_after(revision, pool).is_some()
 }
 
+/// The same, or whether it is the name of what expressions of such a revision came to.
+pub(crate) fn is_made_of(pool: &str, name: &str) -> bool {
+    is_made_for(pool, name.get(..name.len().min(pool.len() + HASH)).unwrap_or_default())
+}
+
 /// What follows BASE- in a name, if it is a hash.
 fn hash_after<'a>(name: &'a str, base: &str) -> Option<&'a str> {
     let hash = name.strip_prefix(base)?.strip_prefix('-')?;

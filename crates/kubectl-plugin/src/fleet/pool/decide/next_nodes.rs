@@ -103,8 +103,12 @@ impl<'a> Rollout<'a> {
     /// So many more Nodes may become unavailable.
     pub(super) fn room(&self, proof: Proof) -> usize {
         let out = self.members.own.iter().filter(|node| self.counts_as_unavailable(node, proof)).count();
-        let max = max_unavailable(&self.strategy.max_unavailable, self.members.own.len()).unwrap_or(1);
-        max.saturating_sub(out + self.members.leavers.returning.len())
+        self.max_unavailable().saturating_sub(out + self.members.leavers.returning.len())
+    }
+
+    /// So many of the pool's own Nodes may be unavailable.
+    pub(super) fn max_unavailable(&self) -> usize {
+        max_unavailable(&self.strategy.max_unavailable, self.members.own.len()).unwrap_or(1)
     }
 
     /// One that joined has no pods yet: it counts only with what it is given later.

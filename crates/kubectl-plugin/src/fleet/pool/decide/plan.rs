@@ -6,7 +6,7 @@ use super::super::preflight::Preflight;
 use super::super::renderings::{NodeAssignment, RevisionTarget};
 use super::super::report::{self, Blocker, PoolState};
 use super::super::revision::revision_name;
-use super::super::types::{KubeletConfigPoolStatus, OnFailure, max_unavailable};
+use super::super::types::{KubeletConfigPoolStatus, OnFailure};
 use super::super::windows::Windows;
 use super::Rollout;
 
@@ -99,7 +99,7 @@ impl Rollout<'_> {
             Err(planned) => return planned,
         };
         let out = own.iter().filter(|(node, _)| !node.ready).count();
-        let is_outage = out > max_unavailable(&self.strategy.max_unavailable, self.members.own.len()).unwrap_or(1);
+        let is_outage = out > self.max_unavailable();
         let is_candidate = |(node, class): &&(&PoolNode, Class)| {
             let gets = class.gets(node, &measure, is_known, is_open && !is_outage);
             let may_get = !is_braked || node.is_in_flight(measure.proof);
